@@ -121,9 +121,11 @@ func knownAddress(address raft.ServerAddress) string {
 func (n *Node) confirmMove(ctx context.Context, m member) error {
 	switch hello, err := n.hello(ctx, m.Address); {
 	case err != nil:
-		return fsm.Errorf(fsm.CodeConflict, "the leader does not reach node %q at its new address %s: %v", m.Name, m.Address, err)
+		return fsm.Errorf(fsm.CodeConflict, "the leader does not reach node %q at its new address %s: %v", m.Name,
+			m.Address, err)
 	case hello.Member.ID != m.ID:
-		return fsm.Errorf(fsm.CodeConflict, "node %q answers at the new address %s of node %q", hello.Member.Name, m.Address, m.Name)
+		return fsm.Errorf(fsm.CodeConflict, "node %q answers at the new address %s of node %q", hello.Member.Name,
+			m.Address, m.Name)
 	}
 	return nil
 }
@@ -137,7 +139,9 @@ func (n *Node) reassignAddress(
 	name := peernet.NodeName(former.ID)
 	switch hello, err := n.hello(ctx, m.Address); {
 	case former.ID == n.id || err == nil && hello.Member.ID == string(former.ID):
-		return fsm.Errorf(fsm.CodeConflict, "the address %s of node %q is that of node %q, which lives; give one of them another (peer { advertise })", m.Address, m.Name, name)
+		return fsm.Errorf(fsm.CodeConflict,
+			"the address %s of node %q is that of node %q, which lives; give one of them another (peer { advertise })",
+			m.Address, m.Name, name)
 	case err != nil:
 		return fsm.Errorf(
 			fsm.CodeConflict,
@@ -159,7 +163,8 @@ func (n *Node) reassignAddress(
 	if err := n.stillMember(r, former.ID); err != nil {
 		return err
 	}
-	n.logger.Warn("cluster: another node answers at a member's address and takes it; replace or remove the member (bivouac operator replace)",
+	n.logger.Warn("cluster: another node answers at a member's address and takes it; "+
+		"replace or remove the member (bivouac operator replace)",
 		"peer", m.Name, "former", name, "address", m.Address)
 	n.addresses.forget(former.ID, m.Address)
 	change := r.AddNonvoter

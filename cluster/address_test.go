@@ -65,7 +65,8 @@ func joinAtADeadMembersAddress(t *testing.T, how string) {
 			return c.Node(newcomer).ReplaceServer(t.Context(), name, joined, cluster.RemoveOptions{}) == nil
 		})
 	}
-	want := strings.Join(strings.Fields(strings.NewReplacer("["+name+"]", "", name, "", "[", "", "]", "").Replace(before)), " ")
+	want := strings.Join(strings.Fields(strings.NewReplacer("["+name+"]", "", name, "", "[", "", "]",
+		"").Replace(before)), " ")
 	c.Eventually("the members are "+want, func() bool { return names(c.Node(leader)) == want })
 	if _, err := c.Propose(t.Context(), newcomer, newKey(1)); err != nil {
 		t.Error(err)
@@ -140,7 +141,8 @@ func TestCluster_Join_AtALiveMembersAddressIsRefused(t *testing.T) {
 		leader := c.Leader()
 		stranger := c.Stranger("n9")
 		for _, there := range []int{leader, c.Follower()} {
-			request := fmt.Sprintf(`{"member":{"id":"n9.0123","name":"n9","address":%q},"protocol":%d}`, c.Address(there), fsm.ProtocolVersion)
+			request := fmt.Sprintf(`{"member":{"id":"n9.0123","name":"n9","address":%q},"protocol":%d}`, c.Address(there),
+				fsm.ProtocolVersion)
 			answer, err := stranger.Call(t.Context(), c.Address(leader), "join", []byte(request))
 			if err != nil || !strings.Contains(string(answer), "which lives") {
 				t.Errorf("joining at the address of n%d: %s, %v", there, answer, err)

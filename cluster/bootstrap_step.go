@@ -56,7 +56,8 @@ func nextStep(s situation, peers []helloResponse) step {
 	}
 	switch {
 	case s.configured && !s.listed:
-		return step{reason: "this node was removed from the cluster; stop it, or empty its data directory to let it join again"}
+		return step{reason: "this node was removed from the cluster; stop it, " +
+			"or empty its data directory to let it join again"}
 	case s.configured && s.address == s.self.Address:
 		return step{reason: "no leader; if a majority of the members is lost for good, see " + recoverRunbook}
 	case len(formed) > 0:

@@ -24,27 +24,107 @@ func TestNextStep_DecidesFromWhatIsKnown(t *testing.T) {
 		kind  stepKind
 		want  string // members or addresses to join through, or the beginning of the reason
 	}{
-		"alone and expecting nobody else":      {situation{expect: 1, fresh: true}, nil, stepBootstrap, "a"},
-		"alone but not expecting to":           {situation{expect: 3, fresh: true}, nil, stepWait, "met 1 of the 3"},
-		"all met, this one sorts first":        {situation{expect: 3, fresh: true}, []helloResponse{freshPeer("c"), freshPeer("b")}, stepBootstrap, "a b c"},
-		"all met, another sorts first":         {situation{expect: 3, fresh: true}, []helloResponse{freshPeer("c"), freshPeer("A")}, stepWait, "waiting for A"},
-		"more than expected, the first form":   {situation{expect: 2, fresh: true}, []helloResponse{freshPeer("c"), freshPeer("b"), freshPeer("d")}, stepBootstrap, "a b"},
-		"a cluster exists already":             {situation{expect: 3, fresh: true}, []helloResponse{freshPeer("b"), freshPeer("c"), formedPeer("z")}, stepJoin, "z:1"},
-		"only joining, nobody there":           {situation{}, nil, stepWait, "no cluster found"},
-		"only joining, none formed":            {situation{}, []helloResponse{freshPeer("b"), freshPeer("c")}, stepWait, "no cluster found"},
-		"only joining, found":                  {situation{}, []helloResponse{formedPeer("b"), formedPeer("c")}, stepJoin, "b:1 c:1"},
-		"a peer that voted does not count":     {situation{expect: 2, fresh: true}, []helloResponse{voted}, stepWait, "met 1 of the 2"},
-		"this node has voted":                  {situation{expect: 1}, nil, stepWait, "waiting for the node this one voted for"},
-		"two nodes of one name":                {situation{expect: 3, fresh: true}, []helloResponse{freshPeer("b"), other}, stepWait, `two nodes are named "b"`},
-		"in a cluster without a leader":        {situation{configured: true, listed: true, address: "a:1"}, []helloResponse{formedPeer("b")}, stepWait, "no leader"},
-		"in a cluster, at a new address":       {situation{configured: true, listed: true, address: "old:1"}, []helloResponse{formedPeer("b")}, stepJoin, "b:1"},
-		"at a new address, nobody there":       {situation{configured: true, listed: true, address: "old:1"}, nil, stepWait, "no member answers"},
-		"removed":                              {situation{configured: true}, []helloResponse{formedPeer("b")}, stepWait, "this node was removed"},
-		"removed and expecting, never forms":   {situation{configured: true, expect: 1}, nil, stepWait, "this node was removed"},
-		"configured alone at its address":      {situation{configured: true, listed: true, address: "a:1", expect: 1}, nil, stepWait, "no leader"},
-		"a formed peer is not counted as met":  {situation{expect: 2}, []helloResponse{formedPeer("b")}, stepJoin, "b:1"},
-		"state but no configuration, join":     {situation{expect: 3}, []helloResponse{formedPeer("b")}, stepJoin, "b:1"},
-		"fresh peers do not move a full state": {situation{configured: true, listed: true, address: "a:1", expect: 3}, []helloResponse{freshPeer("b"), freshPeer("c")}, stepWait, "no leader"},
+		"alone and expecting nobody else": {situation{expect: 1, fresh: true}, nil, stepBootstrap, "a"},
+		"alone but not expecting to":      {situation{expect: 3, fresh: true}, nil, stepWait, "met 1 of the 3"},
+		"all met, this one sorts first": {
+			situation{expect: 3, fresh: true},
+			[]helloResponse{freshPeer("c"), freshPeer("b")},
+			stepBootstrap,
+			"a b c",
+		},
+		"all met, another sorts first": {
+			situation{expect: 3, fresh: true},
+			[]helloResponse{freshPeer("c"), freshPeer("A")},
+			stepWait,
+			"waiting for A",
+		},
+		"more than expected, the first form": {
+			situation{expect: 2, fresh: true},
+			[]helloResponse{freshPeer("c"), freshPeer("b"), freshPeer("d")},
+			stepBootstrap,
+			"a b",
+		},
+		"a cluster exists already": {
+			situation{expect: 3, fresh: true},
+			[]helloResponse{freshPeer("b"), freshPeer("c"), formedPeer("z")},
+			stepJoin,
+			"z:1",
+		},
+		"only joining, nobody there": {situation{}, nil, stepWait, "no cluster found"},
+		"only joining, none formed": {
+			situation{},
+			[]helloResponse{freshPeer("b"), freshPeer("c")},
+			stepWait,
+			"no cluster found",
+		},
+		"only joining, found": {
+			situation{},
+			[]helloResponse{formedPeer("b"), formedPeer("c")},
+			stepJoin,
+			"b:1 c:1",
+		},
+		"a peer that voted does not count": {
+			situation{expect: 2, fresh: true},
+			[]helloResponse{voted},
+			stepWait,
+			"met 1 of the 2",
+		},
+		"this node has voted": {
+			situation{expect: 1},
+			nil,
+			stepWait,
+			"waiting for the node this one voted for",
+		},
+		"two nodes of one name": {
+			situation{expect: 3, fresh: true},
+			[]helloResponse{freshPeer("b"), other},
+			stepWait,
+			`two nodes are named "b"`,
+		},
+		"in a cluster without a leader": {
+			situation{configured: true, listed: true, address: "a:1"},
+			[]helloResponse{formedPeer("b")},
+			stepWait,
+			"no leader",
+		},
+		"in a cluster, at a new address": {
+			situation{configured: true, listed: true, address: "old:1"},
+			[]helloResponse{formedPeer("b")},
+			stepJoin,
+			"b:1",
+		},
+		"at a new address, nobody there": {
+			situation{configured: true, listed: true, address: "old:1"},
+			nil,
+			stepWait,
+			"no member answers",
+		},
+		"removed": {
+			situation{configured: true},
+			[]helloResponse{formedPeer("b")},
+			stepWait,
+			"this node was removed",
+		},
+		"removed and expecting, never forms": {
+			situation{configured: true, expect: 1},
+			nil,
+			stepWait,
+			"this node was removed",
+		},
+		"configured alone at its address": {
+			situation{configured: true, listed: true, address: "a:1", expect: 1},
+			nil,
+			stepWait,
+			"no leader",
+		},
+		"a formed peer is not counted as met": {situation{expect: 2}, []helloResponse{formedPeer("b")}, stepJoin, "b:1"},
+		"state but no configuration, join":    {situation{expect: 3}, []helloResponse{formedPeer("b")}, stepJoin, "b:1"},
+		"fresh peers do not move a full state": {
+			situation{configured: true, listed: true, address: "a:1", expect: 3},
+			[]helloResponse{freshPeer("b"), freshPeer("c")},
+			stepWait,
+			"no leader",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.s.self = node("a")
@@ -128,7 +208,11 @@ func TestPromotable_OnlyWhenNearlyThere(t *testing.T) {
 	for _, test := range []struct {
 		applied, commit uint64
 		want            bool
-	}{{0, 0, false}, {0, 10, false}, {1, 10, true}, {100, 100, true}, {101, 100, true}, {100, 100 + promoteWithin, true}, {100, 101 + promoteWithin, false}} {
+	}{{0, 0, false}, {0, 10, false}, {1, 10, true}, {100, 100, true}, {101, 100, true}, {
+		100,
+		100 + promoteWithin,
+		true,
+	}, {100, 101 + promoteWithin, false}} {
 		if got := promotable(test.applied, test.commit); got != test.want {
 			t.Errorf("promotable(%d, %d) = %v", test.applied, test.commit, got)
 		}

@@ -51,7 +51,12 @@ func TestBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	ownprocess.CheckBudget(t, []ownprocess.Step{
-		{Name: "propose: check and encode", Allocs: 10, Bytes: 768, Run: func() { _, _, _, _ = encodeFor(context.Background(), cmd) }},
+		{
+			Name:   "propose: check and encode",
+			Allocs: 10,
+			Bytes:  768,
+			Run:    func() { _, _, _, _ = encodeFor(context.Background(), cmd) },
+		},
 		{Name: "propose: queue, batch, answer", Allocs: 9, Bytes: 576, Run: func() {
 			if a := b.send(context.Background(), &proposal{}); a.status != committed {
 				t.Fatal(a)

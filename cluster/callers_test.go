@@ -84,14 +84,22 @@ func (w *walked) message(kind int, name string) bool {
 	var err error
 	switch name {
 	case "AppendEntries":
-		err = f.Wire.AppendEntries(to, at, &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{})
+		err = f.Wire.AppendEntries(to, at, &raft.AppendEntriesRequest{RPCHeader: header, Term: term},
+			&raft.AppendEntriesResponse{})
 	case "InstallSnapshot": // of what the node has
-		request := &raft.InstallSnapshotRequest{RPCHeader: header, SnapshotVersion: 1, Term: term, LastLogIndex: 1, LastLogTerm: 1}
+		request := &raft.InstallSnapshotRequest{
+			RPCHeader:       header,
+			SnapshotVersion: 1,
+			Term:            term,
+			LastLogIndex:    1,
+			LastLogTerm:     1,
+		}
 		err = f.Wire.InstallSnapshot(to, at, request, &raft.InstallSnapshotResponse{}, bytes.NewReader(nil))
 	case "RequestVote":
 		err = f.Wire.RequestVote(to, at, &raft.RequestVoteRequest{RPCHeader: header, Term: term}, &raft.RequestVoteResponse{})
 	case "RequestPreVote":
-		err = f.Wire.(raft.WithPreVote).RequestPreVote(to, at, &raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{})
+		err = f.Wire.(raft.WithPreVote).RequestPreVote(to, at, &raft.RequestPreVoteRequest{RPCHeader: header, Term: term},
+			&raft.RequestPreVoteResponse{})
 	case "TimeoutNow":
 		err = f.Wire.TimeoutNow(to, at, &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
 	}
@@ -114,7 +122,9 @@ func namedCalls(t *testing.T) (names []string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, found := range regexp.MustCompile(`(?m)^\s*(?:const )?`+prefix+`[A-Z]\w*\s*= "([a-z_]+)"`).FindAllSubmatch(text, -1) {
+			for _, found := range regexp.MustCompile(
+				`(?m)^\s*(?:const )?`+prefix+`[A-Z]\w*\s*= "([a-z_]+)"`,
+			).FindAllSubmatch(text, -1) {
 				names = append(names, string(found[1]))
 			}
 		}
@@ -132,13 +142,19 @@ func TestReal_WhoMayCall(t *testing.T) {
 	w := newWalked(t)
 	anybody, members, leader := "y.yyyy", "...yyy", ".....y"
 	calls := []struct{ name, want string }{
-		{"hello", anybody}, {"voted", anybody}, {"promise", anybody}, {"join", anybody}, {"begin", anybody}, {"life", anybody},
+		{
+			"hello",
+			anybody,
+		}, {"voted", anybody}, {"promise", anybody}, {"join", anybody}, {"begin", anybody}, {"life", anybody},
 		{"apply", members}, {"propose", members}, {"index", members}, {"term", members}, {"checksum", members},
 		{"remove", members}, {"replace", members}, {"transfer", members}, {"observe", members}, {"records", members},
 		{"witness", leader},
 	}
 	messages := []struct{ name, want string }{
-		{"AppendEntries", leader}, {"InstallSnapshot", leader}, {"RequestVote", "....yy"}, {"RequestPreVote", "....yy"}, {"TimeoutNow", leader},
+		{
+			"AppendEntries",
+			leader,
+		}, {"InstallSnapshot", leader}, {"RequestVote", "....yy"}, {"RequestPreVote", "....yy"}, {"TimeoutNow", leader},
 	}
 	t.Logf("%-16s stranger, revoked, removed, nonvoter, follower, leader", "")
 	walk := func(name, want string, may func(int, string) bool) {

@@ -44,7 +44,8 @@ func TestNode_ClocksAgree(t *testing.T) {
 					ahead[(leader+i)%3].Store(int64(test.ahead[i]))
 				}
 				time.Sleep(3 * time.Second)
-				if err := c.Node(leader).ClocksAgree(t.Context()); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				if err := c.Node(leader).ClocksAgree(t.Context()); (err == nil) != (test.want == "") ||
+					err != nil && !strings.Contains(err.Error(), test.want) {
 					t.Errorf("%v, want %q", err, test.want)
 				}
 				for i := range ahead {

@@ -17,7 +17,8 @@ import (
 // put is a command that stores number as the user's setting.
 func put(user string, number int) fsm.Command {
 	n := int64(number)
-	return fsm.NewCommand(uuid.NewString(), time.Now(), user, &fsm.SettingsPutBody{Values: fsm.SettingsValues{MaxIterations: &n}})
+	return fsm.NewCommand(uuid.NewString(), time.Now(), user,
+		&fsm.SettingsPutBody{Values: fsm.SettingsValues{MaxIterations: &n}})
 }
 
 // got is the number put stored, 0 for none.

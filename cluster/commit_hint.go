@@ -130,8 +130,12 @@ func (h *hintTransport) hintCommitted(
 	leader raft.ServerID, address raft.ServerAddress, p logPosition,
 ) {
 	hint := raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader), Addr: h.EncodePeer(leader, address)},
-		Term:      p.term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
+		RPCHeader: raft.RPCHeader{
+			ProtocolVersion: raft.ProtocolVersionMax,
+			ID:              []byte(leader),
+			Addr:            h.EncodePeer(leader, address),
+		},
+		Term: p.term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 	}
 	h.mu.Lock()
 	ready := h.delivered.term == p.term && h.delivered.index >= p.index

@@ -30,7 +30,9 @@ func TestHintTransport_Hints(t *testing.T) {
 		}
 		entries := func(term, last uint64) {
 			go func() {
-				consumer <- raft.RPC{Command: &raft.AppendEntriesRequest{Term: term, Entries: []*raft.Log{{Index: last - 1}, {Index: last}}}}
+				consumer <- raft.RPC{
+					Command: &raft.AppendEntriesRequest{Term: term, Entries: []*raft.Log{{Index: last - 1}, {Index: last}}},
+				}
 			}()
 			take()
 		}
@@ -43,7 +45,8 @@ func TestHintTransport_Hints(t *testing.T) {
 			if len(got) != number {
 				t.Fatalf("%s: Raft got %d messages, want %d", what, len(got), number)
 			}
-			if m := got[number-1]; len(m.Entries) == 0 && (m.Term != term || m.LeaderCommitIndex != index || m.PrevLogEntry != index || m.PrevLogTerm != term || string(m.ID) != "n1.x") {
+			if m := got[number-1]; len(m.Entries) == 0 && (m.Term != term || m.LeaderCommitIndex != index ||
+				m.PrevLogEntry != index || m.PrevLogTerm != term || string(m.ID) != "n1.x") {
 				t.Errorf("%s: %+v", what, m)
 			}
 		}
@@ -120,7 +123,12 @@ type sending struct {
 	sent func(*raft.AppendEntriesRequest)
 }
 
-func (s *sending) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) error {
+func (s *sending) AppendEntries(
+	_ raft.ServerID,
+	_ raft.ServerAddress,
+	args *raft.AppendEntriesRequest,
+	_ *raft.AppendEntriesResponse,
+) error {
 	s.sent(args)
 	return nil
 }

@@ -192,7 +192,13 @@ func (c Config) validateTimers() []error {
 		))
 	}
 	if c.LeaderLeaseTimeout > c.HeartbeatTimeout {
-		errs = append(errs, fmt.Errorf("LeaderLeaseTimeout %v must be at most HeartbeatTimeout %v: a leader must step down before its followers elect another", c.LeaderLeaseTimeout, c.HeartbeatTimeout))
+		errs = append(errs,
+			fmt.Errorf(
+				"LeaderLeaseTimeout %v must be at most HeartbeatTimeout %v: "+
+					"a leader must step down before its followers elect another",
+				c.LeaderLeaseTimeout,
+				c.HeartbeatTimeout,
+			))
 	}
 	if c.ProposeTimeout > peernet.MaxCallTimeout || c.ReadTimeout > peernet.MaxCallTimeout {
 		errs = append(errs, fmt.Errorf(

@@ -34,7 +34,15 @@ func TestCommands_JoinAndSplit(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"\x01", "\x01\x00", "\x01\x01x", "\x01\x02x", "\x01\x01x\x00", "\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x01\x01x\xff"} {
+	for _, bad := range []string{
+		"\x01",
+		"\x01\x00",
+		"\x01\x01x",
+		"\x01\x02x",
+		"\x01\x01x\x00",
+		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+		"\x01\x01x\xff",
+	} {
 		if got, err := splitCommands([]byte(bad)); err == nil {
 			t.Errorf("%q was taken for %q", bad, got)
 		}
@@ -47,7 +55,8 @@ func FuzzDecodeEntry(f *testing.F) {
 	f.Add([]byte(`settings.put{"id":"x","type":"settings.put","time":"2026-01-01T00:00:00Z","user_id":"u","body":{}}`))
 	f.Add(joinCommands([][]byte{
 		[]byte(`settings.put{"id":"x","type":"settings.put","time":"2026-01-01T00:00:00Z","user_id":"u","body":{}}`),
-		[]byte(`sandbox.pause{"id":"y","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"u","body":{"sandbox_id":"s"}}`),
+		[]byte(`sandbox.pause{"id":"y","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"u",` +
+			`"body":{"sandbox_id":"s"}}`),
 	}))
 	f.Add([]byte("\x01\x00"))
 	f.Fuzz(func(t *testing.T, entry []byte) {
@@ -175,7 +184,8 @@ func TestBatcher_Send_EndsWithTheLeaderItIsFor(t *testing.T) {
 		l := &leadership{}
 		l.ctx, l.end = context.WithTimeout(context.Background(), time.Second)
 		defer l.end()
-		if lost := b.send(t.Context(), &proposal{leader: l}); lost.status != maybeCommitted || time.Since(begin) != time.Second {
+		if lost := b.send(t.Context(), &proposal{leader: l}); lost.status != maybeCommitted ||
+			time.Since(begin) != time.Second {
 			t.Errorf("%v after %v", lost.status, time.Since(begin))
 		}
 		goroutines.Wait()

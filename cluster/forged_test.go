@@ -172,7 +172,8 @@ func TestReal_ForgedSnapshot_IsTakenByNobody(t *testing.T) {
 				LastLogTerm: term + 1, Configuration: configuration, ConfigurationIndex: 1, Size: int64(content.Len()),
 			}
 			var response raft.InstallSnapshotResponse
-			err := f.Wire.InstallSnapshot(raft.ServerID(r.memberID(i)), f.address(i), request, &response, bytes.NewReader(content.Bytes()))
+			err := f.Wire.InstallSnapshot(raft.ServerID(r.memberID(i)), f.address(i), request, &response,
+				bytes.NewReader(content.Bytes()))
 			if err == nil && response.Success {
 				t.Errorf("n%d takes the snapshot of %s", i, name)
 			}
@@ -191,9 +192,16 @@ func TestReal_AbsurdTerm_EndsNoElections(t *testing.T) {
 	for _, id := range []string{"eve.0123456789abc", r.memberID((leader + 2) % 3), r.memberID(leader)} {
 		f := r.forge(id)
 		_, _ = f.append(follower, id, math.MaxUint64-1)
-		request := &raft.RequestVoteRequest{RPCHeader: f.Header(id), Term: math.MaxUint64 - 1, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
+		request := &raft.RequestVoteRequest{
+			RPCHeader:          f.Header(id),
+			Term:               math.MaxUint64 - 1,
+			LastLogIndex:       1 << 40,
+			LastLogTerm:        1 << 40,
+			LeadershipTransfer: true,
+		}
 		var vote raft.RequestVoteResponse
-		if err := f.Wire.RequestVote(raft.ServerID(r.memberID(follower)), f.address(follower), request, &vote); err == nil && vote.Granted {
+		if err := f.Wire.RequestVote(raft.ServerID(r.memberID(follower)), f.address(follower), request, &vote); err == nil &&
+			vote.Granted {
 			t.Errorf("%s gets a vote in the last term", id)
 		}
 	}
@@ -215,12 +223,20 @@ func TestReal_ForgedVoteRequest_MovesNoTerm(t *testing.T) {
 		f, as := sender()
 		for i := range r.nodes {
 			var vote raft.RequestVoteResponse
-			request := &raft.RequestVoteRequest{RPCHeader: f.Header(as), Term: term + 7, LastLogIndex: 1 << 40, LastLogTerm: 1 << 40, LeadershipTransfer: true}
-			if err := f.Wire.RequestVote(raft.ServerID(r.memberID(i)), f.address(i), request, &vote); err == nil && vote.Granted {
+			request := &raft.RequestVoteRequest{
+				RPCHeader:          f.Header(as),
+				Term:               term + 7,
+				LastLogIndex:       1 << 40,
+				LastLogTerm:        1 << 40,
+				LeadershipTransfer: true,
+			}
+			if err := f.Wire.RequestVote(raft.ServerID(r.memberID(i)), f.address(i), request, &vote); err == nil &&
+				vote.Granted {
 				t.Errorf("n%d votes for %s", i, name)
 			}
 			var now raft.TimeoutNowResponse
-			_ = f.Wire.TimeoutNow(raft.ServerID(r.memberID(i)), f.address(i), &raft.TimeoutNowRequest{RPCHeader: f.Header(as)}, &now)
+			_ = f.Wire.TimeoutNow(raft.ServerID(r.memberID(i)), f.address(i), &raft.TimeoutNowRequest{RPCHeader: f.Header(as)},
+				&now)
 		}
 	}
 	r.unharmed(term, 2)
@@ -252,7 +268,10 @@ func TestReal_ForgedRecords_StopNobody(t *testing.T) {
 	term := r.nodes[0].node.Status().Term
 	records := map[string]any{"nobody.0123456789abc": map[string]any{"acked": 1}}
 	for i := range r.nodes {
-		records[r.memberID(i)] = map[string]any{"start": map[string]any{"seq": 1 << 40, "nonce": "forged"}, "acked": uint64(1 << 60)}
+		records[r.memberID(i)] = map[string]any{
+			"start": map[string]any{"seq": 1 << 40, "nonce": "forged"},
+			"acked": uint64(1 << 60),
+		}
 	}
 	request, err := json.Marshal(map[string]any{"records": records})
 	if err != nil {

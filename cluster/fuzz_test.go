@@ -14,18 +14,30 @@ import (
 
 // peerCalls are all the calls a peer can make.
 func peerCalls() []string {
-	return []string{callApply, callPropose, peernet.CallIndex, peernet.CallTerm, callHello, callPromise, callJoin, callRemove, callTransfer}
+	return []string{
+		callApply,
+		callPropose,
+		peernet.CallIndex,
+		peernet.CallTerm,
+		callHello,
+		callPromise,
+		callJoin,
+		callRemove,
+		callTransfer,
+	}
 }
 
 // FuzzPeerCall: whatever another node says, this one answers or refuses within
 // the caller's time, and its answers can be read.
 func FuzzPeerCall(f *testing.F) {
-	raise, err := fsm.NewCommand("x", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), "", &fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"}).Encode()
+	raise, err := fsm.NewCommand("x", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), "",
+		&fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"}).Encode()
 	if err != nil {
 		f.Fatal(err)
 	}
 	for _, name := range append(peerCalls(), "reboot", "") {
-		for _, request := range []string{"", "{}", "null", "[]", `{"member":{"id":"b.1","name":"b","address":"b:1"},"fresh":true,"protocol":1}`,
+		for _, request := range []string{"", "{}", "null", "[]",
+			`{"member":{"id":"b.1","name":"b","address":"b:1"},"fresh":true,"protocol":1}`,
 			`{"member":{"id":"b.1","name":"b","address":""}}`, `{"name":"b"}`, `{"name":""}`, string(raise), `moon.fly{}`} {
 			f.Add("b", name, []byte(request))
 		}
@@ -46,7 +58,8 @@ func FuzzPeerCall(f *testing.F) {
 		case callApply:
 			parts, err := splitCommands(request)
 			outcomes := make([]outcome, len(parts))
-			if err != nil || decodeOutcomes(answer, outcomes) != nil || slices.ContainsFunc(outcomes, func(a outcome) bool { return a.status == committed }) {
+			if err != nil || decodeOutcomes(answer, outcomes) != nil ||
+				slices.ContainsFunc(outcomes, func(a outcome) bool { return a.status == committed }) {
 				t.Fatalf("a node without a cluster applied %q: %s, %v", request, answer, err)
 			}
 		case callJoin, callRemove, callTransfer:
@@ -67,7 +80,11 @@ func FuzzPeerCall(f *testing.F) {
 // FuzzPeerAnswer: whatever the leader answers, the asking node ends up with an
 // answer, a refusal, or "not known"; never with "done" that nobody said.
 func FuzzPeerAnswer(f *testing.F) {
-	all := []outcome{{}, {status: maybeCommitted}, {status: committed, index: 7, term: 2}, {status: committed, err: fsm.Errorf(fsm.CodeNotFound, "x")},
+	all := []outcome{{}, {status: maybeCommitted}, {
+		status: committed,
+		index:  7,
+		term:   2,
+	}, {status: committed, err: fsm.Errorf(fsm.CodeNotFound, "x")},
 		{err: fsm.Errorf(fsm.CodeInvalid, "y")}}
 	for i := range all {
 		for count := 1; i+count <= len(all); count++ {
@@ -85,7 +102,8 @@ func FuzzPeerAnswer(f *testing.F) {
 			return
 		}
 		for _, a := range outcomes {
-			if a.status == committed && !bytes.Contains(bytes.ToLower(answer), []byte("done")) && !bytes.Contains(answer, []byte(`\u`)) {
+			if a.status == committed && !bytes.Contains(bytes.ToLower(answer), []byte("done")) &&
+				!bytes.Contains(answer, []byte(`\u`)) {
 				t.Fatalf("%q was taken for done", answer)
 			}
 		}

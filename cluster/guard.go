@@ -173,7 +173,8 @@ func (n *Node) opinions(ctx context.Context, request beginRequest) (opinions <-c
 // decide puts one member's objection to all members again, once what that one knows has spread to
 // the others. It returns the objection if most of those that answer within the timeout object.
 func (n *Node) decide(request beginRequest, first opinion, timeout time.Duration) error {
-	n.logger.Warn("cluster: a member objects to the start of this node; the others are asked", "address", first.address, "reason", first.objection)
+	n.logger.Warn("cluster: a member objects to the start of this node; the others are asked", "address", first.address,
+		"reason", first.objection)
 	select {
 	case <-time.After(spreadTimeout):
 	case <-n.stopping.Done():
@@ -198,7 +199,8 @@ func (n *Node) decide(request beginRequest, first opinion, timeout time.Duration
 	case 2*len(objecting) > answered:
 		return n.objected(objecting[0])
 	}
-	n.logger.Warn("cluster: most members do not object to the start of this node: it goes on (bivouac runbook disk)", "count", answered)
+	n.logger.Warn("cluster: most members do not object to the start of this node: it goes on (bivouac runbook disk)",
+		"count", answered)
 	return nil
 }
 
@@ -286,7 +288,8 @@ func (n *Node) otherProcess(
 			continue
 		}
 		var life lifeResponse
-		if err := n.ask(ctx, address, callLife, struct{}{}, &life); err == nil && life.ID == string(id) && life.Start != present {
+		if err := n.ask(ctx, address, callLife, struct{}{}, &life); err == nil && life.ID == string(id) &&
+			life.Start != present {
 			return address
 		}
 	}
@@ -339,7 +342,8 @@ func (n *Node) shareRecords(
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 			defer cancel()
-			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: records, Index: commit}, &struct{}{}) == nil {
+			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: records, Index: commit},
+				&struct{}{}) == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				sent[s.ID] = records
@@ -378,7 +382,8 @@ func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struc
 			if n.challenging.CompareAndSwap(false, true) {
 				n.guarding.Go(func() {
 					defer n.challenging.Store(false)
-					n.challenge(n.self(), opinion{address: "the leader", objection: "another process has started on a copy of this node's disk: " + why})
+					n.challenge(n.self(),
+						opinion{address: "the leader", objection: "another process has started on a copy of this node's disk: " + why})
 				})
 			}
 		}

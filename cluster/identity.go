@@ -74,7 +74,14 @@ func (i *identity) notMemberSince(applied uint64) uint64 {
 func (n *Node) greet(to raft.ServerID) peernet.Greeting {
 	v := n.store.View()
 	h := v.History()
-	return peernet.Greeting{Cluster: v.ClusterID(), History: h.ID, Parents: h.Parents, From: string(n.id), To: string(to), Start: n.identity.start}
+	return peernet.Greeting{
+		Cluster: v.ClusterID(),
+		History: h.ID,
+		Parents: h.Parents,
+		From:    string(n.id),
+		To:      string(to),
+		Start:   n.identity.start,
+	}
 }
 
 // peerHost is the node as its peer port sees it. It implements peernet.Host.
@@ -86,7 +93,11 @@ func (n peerHost) Greet(to raft.ServerID) peernet.Greeting { return n.greet(to) 
 // Welcome implements peernet.Host. A caller that is no member is told so in the answer and stays
 // connected: this node's configuration may be older than the caller's.
 func (n peerHost) Welcome(caller peernet.Greeting) peernet.GreetingAnswer {
-	answer := peernet.GreetingAnswer{Greeting: n.greet(""), NotMember: n.notMemberAsOf(caller.From), Index: n.store.Index()}
+	answer := peernet.GreetingAnswer{
+		Greeting:  n.greet(""),
+		NotMember: n.notMemberAsOf(caller.From),
+		Index:     n.store.Index(),
+	}
 	if caller.To != string(n.id) {
 		answer.Refused = fmt.Sprintf("this is %s, not %s", n.id, caller.To)
 		return answer
@@ -157,7 +168,12 @@ func (n *Node) noteMembership(from raft.ServerID, notMember, index uint64) {
 		i.notMember = newest
 	}
 	if was == 0 && i.notMember > 0 {
-		n.logger.Error("cluster: this node is not a member of the cluster any more; stop it, or empty its data directory to let it join again", "index", i.notMember)
+		n.logger.Error(
+			"cluster: this node is not a member of the cluster any more; stop it, "+
+				"or empty its data directory to let it join again",
+			"index",
+			i.notMember,
+		)
 	}
 }
 
@@ -169,12 +185,20 @@ func (n *Node) notMemberError() error {
 			continue
 		}
 		if index := n.identity.notMemberSince(n.raft.Load().AppliedIndex()); index > 0 {
-			return fmt.Errorf("this node is not a member of the cluster as of index %d: it was removed; stop it, or empty its data directory to let it join again", index)
+			return fmt.Errorf(
+				"this node is not a member of the cluster as of index %d: it was removed; stop it, "+
+					"or empty its data directory to let it join again",
+				index,
+			)
 		}
 		return nil
 	}
 	if len(servers) > 0 {
-		return fmt.Errorf("this node is not a member of the cluster as of index %d: it was removed; stop it, or empty its data directory to let it join again", n.store.Index())
+		return fmt.Errorf(
+			"this node is not a member of the cluster as of index %d: it was removed; stop it, "+
+				"or empty its data directory to let it join again",
+			n.store.Index(),
+		)
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ func (n *Node) boundLog(ctx context.Context, r *raft.Raft) {
 		if bytes <= n.cfg.TrailingBytes {
 			continue
 		}
-		if err := n.await(ctx, r.Snapshot()); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && ctx.Err() == nil {
+		if err := n.await(ctx, r.Snapshot()); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) &&
+			ctx.Err() == nil {
 			n.logger.Warn("cluster: the log is larger than raft.trailing_bytes and the snapshot failed; it is tried again",
 				"bytes", bytes, "error", err)
 		}

@@ -36,10 +36,12 @@ func (r *real) lie(i int, id string, after time.Duration) *forgetest.Forger {
 				}
 				return []byte(`{"objection":"a later start of this node is known"}`), nil
 			case "hello":
-				return fmt.Appendf(nil, `{"member":{"id":%q,"name":%q,"address":%q},"formed":true,"not_member":1152921504606846976,"protocol":%d}`,
+				return fmt.Appendf(nil, `{"member":{"id":%q,"name":%q,"address":%q},`+
+					`"formed":true,"not_member":1152921504606846976,"protocol":%d}`,
 					id, peernet.NodeName(raft.ServerID(id)), f.Port.Addr(), fsm.ProtocolVersion), nil
 			case "voted":
-				return fmt.Appendf(nil, `{"id":%q,"term":1,"candidate":"nobody","members":[{"id":%q,"address":"127.0.0.1:1","voter":true}]}`, id, id), nil
+				return fmt.Appendf(nil,
+					`{"id":%q,"term":1,"candidate":"nobody","members":[{"id":%q,"address":"127.0.0.1:1","voter":true}]}`, id, id), nil
 			}
 			return nil, errors.New("the liar says no more")
 		})

@@ -273,9 +273,14 @@ func (r record) objection(starts []start, last uint64) string {
 	case newest.Seq > 0 && len(starts) > 0 && newest.Seq > starts[len(starts)-1].Seq:
 		return "a later start of this node is known than its disk knows of, so the disk is an older copy"
 	case newest.Seq > 0 && !follows(starts, newest):
-		return "another start of this node is known in the place of one on its disk, so the disk is a copy of which another has run"
+		return "another start of this node is known in the place of one on its disk, " +
+			"so the disk is a copy of which another has run"
 	case r.Acked > last:
-		return fmt.Sprintf("it acknowledged log entry %d, and its disk ends with %d, so the disk is an older copy or has lost writes", r.Acked, last)
+		return fmt.Sprintf(
+			"it acknowledged log entry %d, and its disk ends with %d, so the disk is an older copy or has lost writes",
+			r.Acked,
+			last,
+		)
 	}
 	return ""
 }

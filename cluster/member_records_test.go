@@ -21,10 +21,14 @@ func TestRecord_Objection(t *testing.T) {
 		last  uint64
 		want  string
 	}{
-		"nothing is known":                 {record{}, 0, ""},
-		"the disk is newer":                {record{Start: start{5, "e"}, Acked: 100}, 120, ""},
-		"what was acknowledged is there":   {record{Start: start{6, "f"}, Acked: 100}, 100, ""},
-		"one entry is missing":             {record{Start: start{5, "e"}, Acked: 100}, 99, "acknowledged log entry 100, and its disk ends with 99"},
+		"nothing is known":               {record{}, 0, ""},
+		"the disk is newer":              {record{Start: start{5, "e"}, Acked: 100}, 120, ""},
+		"what was acknowledged is there": {record{Start: start{6, "f"}, Acked: 100}, 100, ""},
+		"one entry is missing": {
+			record{Start: start{5, "e"}, Acked: 100},
+			99,
+			"acknowledged log entry 100, and its disk ends with 99",
+		},
 		"a later start":                    {record{Start: start{7, "g"}}, 100, "a later start"},
 		"another start":                    {record{Start: start{5, "x"}}, 100, "another start"},
 		"a start that the disk lacks":      {record{Start: start{3, "x"}}, 100, "another start"},

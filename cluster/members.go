@@ -84,7 +84,15 @@ func (n *Node) Members(ctx context.Context) []Member {
 
 // ownHello is this node's own hello response.
 func (n *Node) ownHello(s Status) helloResponse {
-	return helloResponse{State: s.State, Protocol: s.KnownVersion, Applied: s.AppliedIndex, Commit: s.CommitIndex, Heard: n.heard(), Life: n.records.passedStart(), Unfit: n.MustNotLead() != nil}
+	return helloResponse{
+		State:    s.State,
+		Protocol: s.KnownVersion,
+		Applied:  s.AppliedIndex,
+		Commit:   s.CommitIndex,
+		Heard:    n.heard(),
+		Life:     n.records.passedStart(),
+		Unfit:    n.MustNotLead() != nil,
+	}
 }
 
 // heard returns the milliseconds since this node heard each member, while it leads.

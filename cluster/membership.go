@@ -79,7 +79,11 @@ func (n *Node) atLeader(
 	}
 	raw, err := n.network.Call(peernet.WithRequests(ctx, requestid.Of(ctx)), n.addressOf(l), call, body)
 	if err != nil {
-		return &fsm.Error{Code: fsm.CodeOutcomeUnknown, RetryAfter: retryAfter, Message: fmt.Sprintf("asking the leader: %v", err)}
+		return &fsm.Error{
+			Code:       fsm.CodeOutcomeUnknown,
+			RetryAfter: retryAfter,
+			Message:    fmt.Sprintf("asking the leader: %v", err),
+		}
 	}
 	var response changeResponse
 	if err := json.Unmarshal(raw, &response); err != nil {
@@ -96,7 +100,8 @@ func (n *Node) changed(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err,
+		raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
 	default:
 		return n.orStopping(fsm.Errorf(fsm.CodeOutcomeUnknown, "changing the membership: %v", err))
@@ -185,7 +190,8 @@ func (n *Node) replace(ctx context.Context, r *raft.Raft, former raft.Server) er
 	name := peernet.NodeName(former.ID)
 	hello, err := n.hello(ctx, n.currentAddress(former))
 	if former.ID == n.id || (err == nil && hello.Member.ID == string(former.ID)) {
-		return fsm.Errorf(fsm.CodeConflict, "the name %q belongs to a live node with another id; give the new node another name, or remove the old one", name)
+		return fsm.Errorf(fsm.CodeConflict, "the name %q belongs to a live node with another id; "+
+			"give the new node another name, or remove the old one", name)
 	}
 	n.logger.Warn("cluster: a node returns with an empty disk; removing its former id", "peer", name)
 	return n.changed(n.await(ctx, r.RemoveServer(former.ID, 0, changeTimeout)))

@@ -190,7 +190,8 @@ func TestCluster_Remove_NodeIsGoneEvenTheLeader(t *testing.T) {
 		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead), cluster.RemoveOptions{}); err != nil {
 			t.Fatalf("removing a dead node: %v", err)
 		}
-		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead), cluster.RemoveOptions{}); fsm.CodeOf(err) != fsm.CodeNotFound {
+		if err := c.Node(asked).RemoveServer(t.Context(), fmt.Sprintf("n%d", dead),
+			cluster.RemoveOptions{}); fsm.CodeOf(err) != fsm.CodeNotFound {
 			t.Errorf("removing it again: %v, want CodeNotFound", err)
 		}
 		leader = c.Leader()

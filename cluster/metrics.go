@@ -35,36 +35,43 @@ func newMetrics(n *Node) *metrics {
 		node: n, descs: descs(),
 		leadershipLost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_leadership_lost_total",
-			Help: "Terms that this node led and lost: lease (no majority answered in time), newer_term (another node was elected, or leadership was handed over), other.",
+			Help: "Terms that this node led and lost: lease (no majority answered in time), " +
+				"newer_term (another node was elected, or leadership was handed over), other.",
 		}, []string{"reason"}),
 		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_leader_changes_total", Help: "Changes of the leader this node knows, losses included.",
 		}),
 		proposeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "bivouac_raft_propose_duration_seconds", Help: "Duration of a write, by outcome: ok, refused, or an error code of the cluster's.",
+			Name:    "bivouac_raft_propose_duration_seconds",
+			Help:    "Duration of a write, by outcome: ok, refused, or an error code of the cluster's.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}, []string{"outcome"}),
 		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_forwarded_total", Help: "Commands sent to the leader: answered, lost (no answer), not_sent.",
 		}, []string{"result"}),
 		readRounds: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_raft_read_rounds_total", Help: "Rounds of asking the leader for an index; reads that wait together share one.",
+			Name: "bivouac_raft_read_rounds_total",
+			Help: "Rounds of asking the leader for an index; reads that wait together share one.",
 		}),
 		readWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_raft_read_waiters", Help: "Linearizable reads in progress.",
 		}),
 		wrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_raft_wrong_answers_total", Help: "Connections and Raft messages that another member answered than was asked; such an answer is ignored.",
+			Name: "bivouac_raft_wrong_answers_total",
+			Help: "Connections and Raft messages that another member answered than was asked; such an answer is ignored.",
 		}),
 		refusedMessages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_refused_messages_total",
-			Help: "Raft messages that this node refused: forged (of another member than the connection's), sender (of no voter known here, or not the leader), term (far above this node's), unelected (no majority says that it voted for the sender).",
+			Help: "Raft messages that this node refused: forged (of another member than the connection's), " +
+				"sender (of no voter known here, or not the leader), term (far above this node's), " +
+				"unelected (no majority says that it voted for the sender).",
 		}, []string{"reason"}),
 		leaderRestarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_leader_restarts_seen_total", Help: "Leaders dropped because their process was restarted.",
 		}),
 		readDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "bivouac_raft_read_duration_seconds", Help: "Time until a linearizable read had its view, failed ones included.",
+			Name:    "bivouac_raft_read_duration_seconds",
+			Help:    "Time until a linearizable read had its view, failed ones included.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}),
 		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -93,12 +100,15 @@ func descs() map[string]*prometheus.Desc {
 	add("bivouac_raft_applied_index", "Index of the store.")
 	add("bivouac_raft_last_contact_seconds", "Time since the leader was heard, or since the start; 0 on the leader.")
 	add("bivouac_raft_members", "Members in the configuration.", "voter")
-	add("bivouac_raft_peer_lag_entries", "Entries that a member has not acknowledged yet. The leader alone has it.", "peer")
+	add("bivouac_raft_peer_lag_entries", "Entries that a member has not acknowledged yet. The leader alone has it.",
+		"peer")
 	add("bivouac_raft_log_bytes", "Size of the entries in this node's log, in bytes; raft { trailing_bytes } bounds it.")
-	add("bivouac_raft_log_oldest_timestamp_seconds", "When the oldest entry in this node's log was appended, in Unix seconds; 0 for an empty log.")
+	add("bivouac_raft_log_oldest_timestamp_seconds",
+		"When the oldest entry in this node's log was appended, in Unix seconds; 0 for an empty log.")
 	add("bivouac_raft_snapshot_bytes", "Size of this node's newest Raft snapshot, in bytes; 0 without one.")
 	add("bivouac_raft_snapshot_index", "Index of this node's newest Raft snapshot; 0 without one.")
-	add("bivouac_raft_snapshot_timestamp_seconds", "When this node's newest Raft snapshot was written, in Unix seconds; 0 without one.")
+	add("bivouac_raft_snapshot_timestamp_seconds",
+		"When this node's newest Raft snapshot was written, in Unix seconds; 0 without one.")
 	add("bivouac_raft_ready", "1 when the node can serve.")
 	add("bivouac_protocol_version", "The cluster's protocol version, and the newest that this node's program knows.", "of")
 	return all
@@ -106,7 +116,14 @@ func descs() map[string]*prometheus.Desc {
 
 // begin makes the series of all known labels, so that they exist before their first event.
 func (m *metrics) begin() {
-	codes := []fsm.Code{fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown, fsm.CodeProtocol, fsm.CodeInternal}
+	codes := []fsm.Code{
+		fsm.CodeNoLeader,
+		fsm.CodeOutcomeUnknown,
+		fsm.CodeTimeout,
+		fsm.CodeShuttingDown,
+		fsm.CodeProtocol,
+		fsm.CodeInternal,
+	}
 	for _, code := range append(codes, "ok", "refused") {
 		m.proposeDuration.WithLabelValues(string(code))
 	}
@@ -126,7 +143,21 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 	if r == nil {
 		return func() {}, nil
 	}
-	collectors := []prometheus.Collector{m, m.leaderChanges, m.proposeDuration, m.forwarded, m.readRounds, m.readWaiters, m.wrongAnswers, m.leaderRestarts, m.refusedMessages, m.leadershipLost, m.readDuration, m.apply, m.logWrite}
+	collectors := []prometheus.Collector{
+		m,
+		m.leaderChanges,
+		m.proposeDuration,
+		m.forwarded,
+		m.readRounds,
+		m.readWaiters,
+		m.wrongAnswers,
+		m.leaderRestarts,
+		m.refusedMessages,
+		m.leadershipLost,
+		m.readDuration,
+		m.apply,
+		m.logWrite,
+	}
 	unregister = func() {
 		for _, c := range collectors {
 			r.Unregister(c)
@@ -224,7 +255,12 @@ func outcomeLabel(err error) string {
 		return "ok"
 	}
 	switch e.Code {
-	case fsm.CodeNoLeader, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeShuttingDown, fsm.CodeProtocol, fsm.CodeInternal:
+	case fsm.CodeNoLeader,
+		fsm.CodeOutcomeUnknown,
+		fsm.CodeTimeout,
+		fsm.CodeShuttingDown,
+		fsm.CodeProtocol,
+		fsm.CodeInternal:
 		return string(e.Code)
 	}
 	return "refused"

@@ -20,7 +20,8 @@ func TestCallClient_MisdirectedCallsAreNotDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := peernet.Open(peernet.Options{Address: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}, credentialsOf(t, ca, "a"))
+	p, err := peernet.Open(peernet.Options{Address: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)},
+		credentialsOf(t, ca, "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,14 +32,17 @@ func TestCallClient_MisdirectedCallsAreNotDone(t *testing.T) {
 	go func() { ended <- p.Serve(ctx, n.handle) }()
 	c := peernet.NewClient(credentialsOf(t, ca, "b"))
 	c.Self = "b.1"
-	if _, err := c.Call(t.Context(), peernet.AddressFor("a.9", p.Addr()), peernet.CallTerm, []byte("{}")); !errors.Is(err, peernet.ErrNotSent) {
+	if _, err := c.Call(t.Context(), peernet.AddressFor("a.9", p.Addr()), peernet.CallTerm,
+		[]byte("{}")); !errors.Is(err, peernet.ErrNotSent) {
 		t.Errorf("for a member that is not there: %v", err)
 	}
-	if _, err := c.Call(t.Context(), peernet.AddressFor(n.id, p.Addr()), callHello, []byte("[")); errors.Is(err, peernet.ErrNotSent) || err == nil {
+	if _, err := c.Call(t.Context(), peernet.AddressFor(n.id, p.Addr()), callHello,
+		[]byte("[")); errors.Is(err, peernet.ErrNotSent) || err == nil {
 		t.Errorf("for the member: %v", err)
 	}
 	c.Self = "z.1"
-	if _, err := c.Call(t.Context(), peernet.AddressFor(n.id, p.Addr()), peernet.CallTerm, []byte("{}")); !errors.Is(err, peernet.ErrNotSent) {
+	if _, err := c.Call(t.Context(), peernet.AddressFor(n.id, p.Addr()), peernet.CallTerm,
+		[]byte("{}")); !errors.Is(err, peernet.ErrNotSent) {
 		t.Errorf("by a member that the certificate is not of: %v", err)
 	}
 	c.Close()
@@ -56,8 +60,16 @@ func credentialsOf(t *testing.T, ca peernet.PEM, node string) *peernet.Credentia
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := peernet.TLSFiles{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "node.pem"), KeyFile: filepath.Join(dir, "node-key.pem")}
-	for name, data := range map[string][]byte{files.CAFile: ca.Certificate, files.CertFile: pair.Certificate, files.KeyFile: pair.Key} {
+	files := peernet.TLSFiles{
+		CAFile:   filepath.Join(dir, "ca.pem"),
+		CertFile: filepath.Join(dir, "node.pem"),
+		KeyFile:  filepath.Join(dir, "node-key.pem"),
+	}
+	for name, data := range map[string][]byte{
+		files.CAFile:   ca.Certificate,
+		files.CertFile: pair.Certificate,
+		files.KeyFile:  pair.Key,
+	} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,12 @@ type Network interface {
 
 // portOptions say where the node's peer port listens.
 func portOptions(cfg Config) peernet.Options {
-	return peernet.Options{Address: cfg.PeerAddress, Listener: cfg.Listener, Advertise: cfg.AdvertiseAddress, Logger: cfg.Logger}
+	return peernet.Options{
+		Address:   cfg.PeerAddress,
+		Listener:  cfg.Listener,
+		Advertise: cfg.AdvertiseAddress,
+		Logger:    cfg.Logger,
+	}
 }
 
 // directed refuses a call for another member, or from a member whose name is not the certificate's.

@@ -163,7 +163,8 @@ func NewWith(
 	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
 	n.entries = batcher{run: n.appendEntry, spawn: n.futures.Go, maxInFlight: 1}
 	n.outbox = batcher{run: n.forwardBatch, spawn: n.futures.Go, maxInFlight: maxForwards}
-	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable), n.senders.init(storage.Stable)); err != nil {
+	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable),
+		n.senders.init(storage.Stable)); err != nil {
 		return nil, err
 	}
 	if port, ok := network.(*peernet.Port); ok {

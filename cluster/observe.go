@@ -78,7 +78,11 @@ func (n *Node) Observe(ctx context.Context, name string, o Observation) ([]byte,
 		}
 		raw, err := n.network.Call(peernet.WithRequests(ctx, requestid.Of(ctx)), string(s.Address), callObserve, body)
 		if err != nil {
-			return nil, &fsm.Error{Code: fsm.CodeTimeout, RetryAfter: retryAfter, Message: fmt.Sprintf("asking %s: %v", name, err)}
+			return nil, &fsm.Error{
+				Code:       fsm.CodeTimeout,
+				RetryAfter: retryAfter,
+				Message:    fmt.Sprintf("asking %s: %v", name, err),
+			}
 		}
 		var response observeResponse
 		if err := json.Unmarshal(raw, &response); err != nil {
@@ -104,14 +108,16 @@ func (n *Node) handleObserve(ctx context.Context, r observeRequest) (observeResp
 	caller, _ := ctx.Value(callerKey{}).(provenCaller)
 	age := n.clock().Sub(caller.Time)
 	fresh := age < maxCommandAge && age > -maxCommandAge
-	if r.To != n.cfg.NodeName || !fresh || !n.store.View().OperatorProves(caller.Lookup, caller.message(r.proven()), caller.Proof, n.clock()) {
+	if r.To != n.cfg.NodeName || !fresh || !n.store.View().OperatorProves(caller.Lookup, caller.message(r.proven()),
+		caller.Proof, n.clock()) {
 		return observeResponse{Error: errNoOperator()}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, peernet.MaxCallTimeout-time.Second)
 	defer cancel()
 	body, err := n.observed(ctx, r.Observation)
 	if err == nil && len(body) > peernet.MaxCallBytes/2 { // base64 in JSON
-		err = fsm.Errorf(fsm.CodeLimit, "the answer has %d bytes, which is too much for the peer port: ask the node itself", len(body))
+		err = fsm.Errorf(fsm.CodeLimit, "the answer has %d bytes, which is too much for the peer port: ask the node itself",
+			len(body))
 	}
 	if err != nil {
 		return observeResponse{Error: asError(err)}, nil

@@ -49,7 +49,10 @@ func TestCluster_OlderConfiguration_CatchesUp(t *testing.T) {
 		defer c.Close()
 		replaceAway(t, c, true)
 		c.Start(0)
-		c.Eventually("n0 catches up", func() bool { return len(c.Store(0).View().APIKeys()) == 1 && c.Node(0).Ready() == nil })
+		c.Eventually("n0 catches up", func() bool {
+			return len(c.Store(0).View().APIKeys()) == 1 &&
+				c.Node(0).Ready() == nil
+		})
 		if got := names(c.Node(0)); got != "n0 n3 n4" {
 			t.Errorf("n0 knows the members %s", got)
 		}
@@ -101,7 +104,8 @@ func TestCluster_OlderConfiguration_NobodyIsLeft(t *testing.T) {
 		id := c.Node(leader).Status().ID
 		c.Eventually("n0 says whom to ask", func() bool {
 			err := c.Node(0).Ready()
-			return err != nil && strings.Contains(err.Error(), id) && strings.Contains(err.Error(), "write "+id+" to "+filepath.Join(dir, "trusted-leader"))
+			return err != nil && strings.Contains(err.Error(), id) &&
+				strings.Contains(err.Error(), "write "+id+" to "+filepath.Join(dir, "trusted-leader"))
 		})
 		time.Sleep(time.Minute)
 		if keys := len(c.Store(0).View().APIKeys()); keys > 0 {

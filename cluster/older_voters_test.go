@@ -51,7 +51,10 @@ func TestCluster_OlderVoters_AreBelievedUntilTheVersion(t *testing.T) {
 			}
 			c.SetUnknown(func(to, call string) bool { return to != "n3" && call == voted })
 			i := c.Join()
-			c.Eventually("a newcomer becomes a member", func() bool { return names(c.Node(2)) == "n0 n1 n2 n3" && c.Node(i).Ready() == nil })
+			c.Eventually("a newcomer becomes a member", func() bool {
+				return names(c.Node(2)) == "n0 n1 n2 n3" &&
+					c.Node(i).Ready() == nil
+			})
 		})
 	})
 	t.Run("from it on", func(t *testing.T) {

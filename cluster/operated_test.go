@@ -51,7 +51,8 @@ func TestCluster_OperatorsCommands_AreLoggedOnEveryNode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var logs [3]lines
-		c := clustertest.New(t, 3, func(i int, cfg *cluster.Config) { cfg.Logger = slog.New(slog.NewTextHandler(&logs[i], nil)) })
+		c := clustertest.New(t, 3,
+			func(i int, cfg *cluster.Config) { cfg.Logger = slog.New(slog.NewTextHandler(&logs[i], nil)) })
 		defer c.Close()
 		c.Settle()
 		o, key := testKey("admin", true)

@@ -225,7 +225,8 @@ func (n *Node) authorisedCall(ctx context.Context, of string) error {
 		return nil
 	}
 	age := n.clock().Sub(caller.Time)
-	if age < maxCommandAge && age > -maxCommandAge && v.OperatorProves(caller.Lookup, caller.message(of), caller.Proof, n.clock()) {
+	if age < maxCommandAge && age > -maxCommandAge && v.OperatorProves(caller.Lookup, caller.message(of), caller.Proof,
+		n.clock()) {
 		return nil
 	}
 	n.logger.Warn("cluster: a membership change of a peer was refused: no operator's key is behind it")
@@ -239,7 +240,8 @@ func (n *Node) operated(e fsm.Entry, refusal *fsm.Error) {
 		return
 	}
 	if err := n.senders.demandProofs(n.storage.Stable); err != nil {
-		n.logger.Error("cluster: a start of this node will believe as older programs do until it has read its log", "error", err)
+		n.logger.Error("cluster: a start of this node will believe as older programs do until it has read its log", "error",
+			err)
 	}
 }
 

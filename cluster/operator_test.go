@@ -34,7 +34,13 @@ func testKey(user string, operator bool) (cluster.Operator, *fsm.APIKeyCreateBod
 	value := "bvk_" + lookup + "_" + strings.Repeat("S", 31) + lookup
 	sum := sha256.Sum256([]byte(value))
 	return cluster.Operator{UserID: user, Lookup: lookup, Key: value},
-		&fsm.APIKeyCreateBody{Lookup: lookup, Hash: hex.EncodeToString(sum[:]), Name: "test", UserID: user, Operator: operator}
+		&fsm.APIKeyCreateBody{
+			Lookup:   lookup,
+			Hash:     hex.EncodeToString(sum[:]),
+			Name:     "test",
+			UserID:   user,
+			Operator: operator,
+		}
 }
 
 // propose sends a command to node i as `bivouac keys bootstrap` does.
@@ -99,7 +105,10 @@ func operatorBodies() []fsm.Body {
 	_, user := testKey("victim", false)
 	return []fsm.Body{
 		create, user, &fsm.APIKeyRevokeBody{ID: 1}, &fsm.APIKeyEnableBody{ID: 1}, &fsm.UserConfigureBody{UserID: "thief"},
-		&fsm.InstallationConfigureBody{}, &fsm.SpecDeleteBody{ID: "s"}, &fsm.CertificateRevokeBody{Fingerprint: strings.Repeat("a", 64), Node: "n0"},
+		&fsm.InstallationConfigureBody{}, &fsm.SpecDeleteBody{ID: "s"}, &fsm.CertificateRevokeBody{
+			Fingerprint: strings.Repeat("a", 64),
+			Node:        "n0",
+		},
 		&fsm.HoldReleaseBody{}, &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion},
 	}
 }
@@ -135,11 +144,13 @@ func TestReal_StolenCertificateIsNoOperator(t *testing.T) {
 		for _, body := range operatorBodies() {
 			for what, ctx := range map[string]context.Context{
 				"": t.Context(), admin.Lookup: t.Context(), user.Lookup: cluster.AsOperator(t.Context(), user),
-				"guessed": cluster.AsOperator(t.Context(), cluster.Operator{UserID: "admin", Lookup: admin.Lookup, Key: admin.Key[:59] + "x"}),
+				"guessed": cluster.AsOperator(t.Context(),
+					cluster.Operator{UserID: "admin", Lookup: admin.Lookup, Key: admin.Key[:59] + "x"}),
 			} {
 				claims := strings.TrimPrefix(what, "guessed")
 				if err := r.propose(ctx, i, body, claims); fsm.CodeOf(err) != fsm.CodeForbidden {
-					t.Errorf("n%d takes %s of a stranger with the certificate of a node (claims %q): %v", i, body.CommandType(), what, err)
+					t.Errorf("n%d takes %s of a stranger with the certificate of a node (claims %q): %v", i, body.CommandType(),
+						what, err)
 				}
 			}
 		}
@@ -159,7 +170,8 @@ func TestReal_StolenCertificateIsNoOperator(t *testing.T) {
 		if err := r.propose(asAdmin, i, body, ""); err != nil {
 			t.Errorf("n%d refuses an operator: %v", i, err)
 		}
-		if _, err := r.nodes[i].node.Propose(asAdmin, fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.UserConfigureBody{UserID: "person"})); err != nil {
+		if _, err := r.nodes[i].node.Propose(asAdmin,
+			fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.UserConfigureBody{UserID: "person"})); err != nil {
 			t.Errorf("n%d refuses its own operator: %v", i, err)
 		}
 	}
@@ -183,7 +195,14 @@ func (r *rogue) forwarded(admin cluster.Operator) {
 	overheard := fsm.OperatorProof(admin.Key, data)
 	for what, before := range map[string][]byte{
 		"no proof": nil, "an empty proof": {2, 0}, "a short proof": {2, 1, 'x'}, "a cut proof": {2, 200, 1},
-		"a huge proof": {2, 0xff, 0xff, 0xff, 0xff, 0x0f}, "the proof of another command": append([]byte{2, byte(len(overheard))}, overheard...),
+		"a huge proof": {
+			2,
+			0xff,
+			0xff,
+			0xff,
+			0xff,
+			0x0f,
+		}, "the proof of another command": append([]byte{2, byte(len(overheard))}, overheard...),
 	} {
 		code := r.apply(r.leader(), before, cmd(body))
 		if code != fsm.CodeForbidden && code != fsm.CodeProtocol && code != fsm.CodeInvalid {
@@ -205,7 +224,10 @@ func (r *rogue) members(ctx context.Context, may bool) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		if err := r.answered(func() error { return c.RemoveServer(ctx, "n9", cluster.RemoveOptions{Revoke: true}) }); fsm.CodeOf(err) != want {
+		if err := r.answered(func() error {
+			return c.RemoveServer(ctx, "n9",
+				cluster.RemoveOptions{Revoke: true})
+		}); fsm.CodeOf(err) != want {
 			r.t.Errorf("n%d: a removal: %v, want %s", i, err, want)
 		}
 		c.Close()
@@ -215,7 +237,10 @@ func (r *rogue) members(ctx context.Context, may bool) {
 		if err := r.answered(func() error { return r.nodes[i].node.TransferLeadership(ctx, "n9") }); fsm.CodeOf(err) != want {
 			r.t.Errorf("n%d: a transfer: %v, want %s", i, err, want)
 		}
-		if err := r.answered(func() error { return r.nodes[i].node.ReplaceServer(ctx, "n9", "n8", cluster.RemoveOptions{}) }); fsm.CodeOf(err) != want {
+		if err := r.answered(func() error {
+			return r.nodes[i].node.ReplaceServer(ctx, "n9", "n8",
+				cluster.RemoveOptions{})
+		}); fsm.CodeOf(err) != want {
 			r.t.Errorf("n%d: a replacement: %v, want %s", i, err, want)
 		}
 	}

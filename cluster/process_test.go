@@ -167,7 +167,8 @@ func killNine(t *testing.T, logStore string) {
 	progress := func() {
 		t.Helper()
 		want := written() + 100
-		eventually(t, func() bool { return written() >= want }, func() string { return fmt.Sprintf("writes stand still at %d", written()) })
+		eventually(t, func() bool { return written() >= want },
+			func() string { return fmt.Sprintf("writes stand still at %d", written()) })
 	}
 	for round := range histories(5, 8) {
 		progress()
@@ -222,7 +223,8 @@ func repeat(ctx context.Context, c *cluster.PeerClient, cmd fsm.Command) (fsm.Re
 	for {
 		cmd.Time = time.Now().UTC().Truncate(time.Microsecond)
 		result, err := c.Propose(ctx, cmd)
-		if code := fsm.CodeOf(err); ctx.Err() != nil || code != fsm.CodeOutcomeUnknown && code != fsm.CodeNoLeader && code != fsm.CodeTimeout {
+		if code := fsm.CodeOf(err); ctx.Err() != nil || code != fsm.CodeOutcomeUnknown && code != fsm.CodeNoLeader &&
+			code != fsm.CodeTimeout {
 			return result, err
 		}
 		pauseFor(ctx, 20*time.Millisecond)

@@ -68,7 +68,8 @@ func (n *Node) handleVoted() (votedResponse, error) {
 	response.LedTerm, response.Leader = n.senders.elected.term, string(n.senders.elected.leader)
 	n.senders.mu.Unlock()
 	for _, s := range own.servers {
-		response.Members = append(response.Members, votedMember{string(s.ID), knownAddress(s.Address), s.Suffrage == raft.Voter})
+		response.Members = append(response.Members,
+			votedMember{string(s.ID), knownAddress(s.Address), s.Suffrage == raft.Voter})
 	}
 	return response, nil
 }
@@ -161,7 +162,8 @@ func (n *Node) newBallot(e election, of configured) *ballot {
 func (b *ballot) count(a votedAnswer) {
 	if a.err == nil && a.of != "" && a.of != b.leader {
 		v := a.response
-		b.answered[a.of] = v.Term == b.term && v.Candidate == string(b.leader) || v.LedTerm == b.term && v.Leader == string(b.leader)
+		b.answered[a.of] = v.Term == b.term && v.Candidate == string(b.leader) ||
+			v.LedTerm == b.term && v.Leader == string(b.leader)
 	}
 }
 
@@ -199,7 +201,10 @@ func (n *Node) seekProof(r *raft.Raft, e election, address string) error {
 	if b.won() { // the only voter
 		return nil
 	}
-	known := slices.DeleteFunc(slices.Clone(own.servers), func(s raft.Server) bool { return s.ID == n.id || s.Suffrage != raft.Voter })
+	known := slices.DeleteFunc(slices.Clone(own.servers), func(s raft.Server) bool {
+		return s.ID == n.id ||
+			s.Suffrage != raft.Voter
+	})
 	if len(own.servers) == 0 {
 		for _, a := range n.cfg.RetryJoin {
 			if a != n.network.Addr() {
@@ -259,7 +264,8 @@ func (n *Node) orOlder(b *ballot) error {
 		return nil
 	}
 	yes, no, needed := b.tally()
-	return fmt.Errorf("%d of the %d voters needed say that they elected %s in term %d, and %d that they did not", yes, needed, b.leader, b.term, no)
+	return fmt.Errorf("%d of the %d voters needed say that they elected %s in term %d, and %d that they did not", yes,
+		needed, b.leader, b.term, no)
 }
 
 // introduction is what the members that this node knows say about a leader.
@@ -336,7 +342,8 @@ func (n *Node) stranded(e election, address string, known []raft.Server) error {
 	if a.err != nil {
 		return a.err
 	}
-	n.logger.Warn("cluster: this node follows a leader that an operator confirmed", "peer", string(e.leader), "address", address, "term", e.term)
+	n.logger.Warn("cluster: this node follows a leader that an operator confirmed", "peer", string(e.leader), "address",
+		address, "term", e.term)
 	return n.seekAmong(n.newBallot(e, a.response.configured()))
 }
 
@@ -357,6 +364,9 @@ func (n *Node) strandedError() error {
 	if u.leader == "" || time.Since(u.since) < strandedAfter {
 		return nil
 	}
-	return fmt.Errorf("%s at %s says that it leads, and none of the members that this node knows (%s) answers: run \"bivouac operator members\" on node %s; if it is of this cluster and lists this node, write %s to %s (bivouac runbook members)",
-		u.leader, u.address, strings.Join(u.asked, ", "), peernet.NodeName(u.leader), u.leader, filepath.Join(n.cfg.DataDir, trustFile))
+	return fmt.Errorf("%s at %s says that it leads, and none of the members that this node knows (%s) answers: "+
+		"run \"bivouac operator members\" on node %s; if it is of this cluster and lists this node, "+
+		"write %s to %s (bivouac runbook members)",
+		u.leader, u.address, strings.Join(u.asked, ", "), peernet.NodeName(u.leader), u.leader, filepath.Join(n.cfg.DataDir,
+			trustFile))
 }

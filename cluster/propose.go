@@ -127,9 +127,17 @@ func (n *Node) proposeError(caller context.Context, sent bool) *fsm.Error {
 	case n.stopping.Err() != nil:
 		return errStopping()
 	case caller.Err() != nil:
-		return &fsm.Error{Code: fsm.CodeTimeout, Message: "the request ended before there was a leader; nothing was done", RetryAfter: retryAfter}
+		return &fsm.Error{
+			Code:       fsm.CodeTimeout,
+			Message:    "the request ended before there was a leader; nothing was done",
+			RetryAfter: retryAfter,
+		}
 	default:
-		return &fsm.Error{Code: fsm.CodeNoLeader, Message: "the cluster has no leader; nothing was done", RetryAfter: retryAfter}
+		return &fsm.Error{
+			Code:       fsm.CodeNoLeader,
+			Message:    "the cluster has no leader; nothing was done",
+			RetryAfter: retryAfter,
+		}
 	}
 }
 
@@ -194,7 +202,8 @@ func (n *Node) apply(ctx context.Context, cmd fsm.Command, e encoded) outcome {
 func (n *Node) admit(cmd fsm.Command) *fsm.Error {
 	if age := n.clock().Sub(cmd.Time); age > maxCommandAge || age < -maxCommandAge {
 		return &fsm.Error{Code: fsm.CodeTimeout, RetryAfter: retryAfter,
-			Message: "the command's time is more than a minute from the leader's clock; nothing was done; if this repeats, the nodes' clocks differ"}
+			Message: "the command's time is more than a minute from the leader's clock; nothing was done; " +
+				"if this repeats, the nodes' clocks differ"}
 	}
 	if v, needs := n.store.View(), fsm.MinVersion(cmd.Type); !v.Active(needs) {
 		return fsm.NeedsVersion(string(cmd.Type), needs, v.ProtocolVersion())

@@ -41,7 +41,8 @@ func (n *Node) raiseVersion(
 	case version > firstVersion && !n.cfg.RaiseProtocol:
 		if *announced != next {
 			*announced = next
-			n.logger.Info("cluster: all members know a newer protocol version, which waits for an operator (bivouac operator protocol set)",
+			n.logger.Info("cluster: all members know a newer protocol version, "+
+				"which waits for an operator (bivouac operator protocol set)",
 				"version", version, "known", next)
 		}
 		return nil
@@ -79,7 +80,8 @@ func (n *Node) SetProtocol(ctx context.Context, version int) error {
 		return fsm.Errorf(fsm.CodeConflict, "the cluster is at protocol version %d, which can't be lowered", has)
 	}
 	if why := unknowing(n.Members(ctx), version); len(why) > 0 {
-		return fsm.Errorf(fsm.CodeConflict, "protocol version %d was not set: %s; nothing was done", version, strings.Join(why, "; "))
+		return fsm.Errorf(fsm.CodeConflict, "protocol version %d was not set: %s; nothing was done", version,
+			strings.Join(why, "; "))
 	}
 	cmd := fsm.NewCommand(uuid.NewString(), n.clock(), "", &fsm.ProtocolRaiseBody{Version: version})
 	if _, err := n.Propose(ctx, cmd); err != nil {
@@ -97,7 +99,8 @@ func unknowing(members []Member, version int) (why []string) {
 	for _, m := range members {
 		switch {
 		case m.Error != "":
-			why = append(why, fmt.Sprintf("node %q does not answer: start it, or remove it (bivouac operator remove %s)", m.Name, m.Name))
+			why = append(why,
+				fmt.Sprintf("node %q does not answer: start it, or remove it (bivouac operator remove %s)", m.Name, m.Name))
 		case m.KnownVersion < version:
 			why = append(why, fmt.Sprintf("node %q knows protocol version %d: upgrade it", m.Name, m.KnownVersion))
 		}

@@ -65,7 +65,8 @@ func TestCluster_ProtocolVersion_WaitsForTheOperator(t *testing.T) {
 		set := func(i, version int) error { return c.Node(i).SetProtocol(t.Context(), version) }
 		asked := c.Follower()
 		for version, want := range map[int]string{
-			fsm.VersionCharacters - 1: "can't be lowered", 0: "is a number from 1", fsm.ProtocolVersion + 1: `node "n0" knows protocol version`,
+			fsm.VersionCharacters - 1: "can't be lowered", 0: "is a number from 1",
+			fsm.ProtocolVersion + 1: `node "n0" knows protocol version`,
 		} {
 			if err := set(asked, version); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%d: %v, want %q", version, err, want)
@@ -73,7 +74,8 @@ func TestCluster_ProtocolVersion_WaitsForTheOperator(t *testing.T) {
 		}
 		away := 3 - asked - c.Leader()
 		c.Kill(away)
-		if err := set(asked, fsm.ProtocolVersion); fsm.CodeOf(err) != fsm.CodeConflict || !strings.Contains(err.Error(), fmt.Sprintf(`"n%d" does not answer`, away)) {
+		if err := set(asked, fsm.ProtocolVersion); fsm.CodeOf(err) != fsm.CodeConflict ||
+			!strings.Contains(err.Error(), fmt.Sprintf(`"n%d" does not answer`, away)) {
 			t.Errorf("without n%d: %v", away, err)
 		}
 		c.Settle()
@@ -105,7 +107,8 @@ func TestCluster_ProtocolVersion_RisesByItself(t *testing.T) {
 				c := make(t)
 				defer c.Close()
 				leader := c.Leader()
-				c.Eventually("the version rises", func() bool { return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion })
+				c.Eventually("the version rises",
+					func() bool { return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion })
 			})
 		})
 	}
@@ -119,10 +122,13 @@ func TestCluster_Join_OlderProgramIsRefused(t *testing.T) {
 		c := clustertest.New(t, 3)
 		defer c.Close()
 		leader := c.Leader()
-		c.Eventually("the version rises", func() bool { return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion })
-		request := fmt.Sprintf(`{"member":{"id":"n9.0123","name":"n9","address":"n9:1"},"protocol":%d}`, fsm.ProtocolVersion-1)
+		c.Eventually("the version rises",
+			func() bool { return c.Store(leader).View().ProtocolVersion() == fsm.ProtocolVersion })
+		request := fmt.Sprintf(`{"member":{"id":"n9.0123","name":"n9","address":"n9:1"},"protocol":%d}`,
+			fsm.ProtocolVersion-1)
 		answer, err := c.Stranger("n9").Call(t.Context(), c.Address(leader), "join", []byte(request))
-		want := fmt.Sprintf("knows protocol version %d and the cluster uses %d: upgrade the node", fsm.ProtocolVersion-1, fsm.ProtocolVersion)
+		want := fmt.Sprintf("knows protocol version %d and the cluster uses %d: upgrade the node", fsm.ProtocolVersion-1,
+			fsm.ProtocolVersion)
 		if err != nil || !strings.Contains(string(answer), want) {
 			t.Errorf("%s, %v, want %q", answer, err, want)
 		}
@@ -154,7 +160,8 @@ func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
 				if err := r.nodes[0].store.Snapshot().Persist(&b); err != nil {
 					t.Fatal(err)
 				}
-				newer := strings.Replace(b.String(), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion+1), 1)
+				newer := strings.Replace(b.String(), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion),
+					fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion+1), 1)
 				last, err := s.Logs.LastIndex()
 				if err != nil {
 					t.Fatal(err)
@@ -175,10 +182,12 @@ func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
 				t.Parallel()
 				r := newReal(t, 1, logStore)
 				r.startAll()
-				eventually(t, func() bool { return r.nodes[0].store.View().ProtocolVersion() == fsm.ProtocolVersion }, func() string { return "the protocol version" })
+				eventually(t, func() bool { return r.nodes[0].store.View().ProtocolVersion() == fsm.ProtocolVersion },
+					func() string { return "the protocol version" })
 				r.kill(0)
 				dir := r.nodes[0].cfg.DataDir
-				s, err := raftstore.Open(dir, raftstore.Options{Kind: logStore, Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()})
+				s, err := raftstore.Open(dir,
+					raftstore.Options{Kind: logStore, Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -187,7 +196,8 @@ func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
 					t.Fatal(err)
 				}
 				before := files(t, dir)
-				want := fmt.Sprintf("the cluster moved to protocol version %d and this program knows %d", fsm.ProtocolVersion+1, fsm.ProtocolVersion)
+				want := fmt.Sprintf("the cluster moved to protocol version %d and this program knows %d", fsm.ProtocolVersion+1,
+					fsm.ProtocolVersion)
 				_, err = cluster.New(r.nodes[0].cfg, fsm.NewStore())
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Fatalf("%v, want %q", err, want)
@@ -225,7 +235,12 @@ func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 	t.Parallel()
 	former := fsm.NewStore()
 	for i, body := range []fsm.Body{
-		&fsm.TermOpenBody{Term: 1, Node: "n0", ClusterID: "former", Nonce: "a"}, &fsm.ProtocolRaiseBody{Version: fsm.VersionCharacters},
+		&fsm.TermOpenBody{
+			Term:      1,
+			Node:      "n0",
+			ClusterID: "former",
+			Nonce:     "a",
+		}, &fsm.ProtocolRaiseBody{Version: fsm.VersionCharacters},
 		&fsm.TermOpenBody{Term: 2, Node: "n0", ClusterID: "former", Nonce: "b"},
 	} {
 		if _, err := former.Apply(uint64(i+1), fsm.NewCommand(uuid.NewString(), time.Now(), "", body)); err != nil {
@@ -250,8 +265,10 @@ func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 	r := newReal(t, 1, cluster.LogStoreBoltDB)
 	r.startAll()
 	version := func() int { return r.nodes[0].store.View().ProtocolVersion() }
-	eventually(t, func() bool { return version() == fsm.ProtocolVersion }, func() string { return "the new cluster's version" })
-	if _, err := r.nodes[0].node.Restore(t.Context(), bytes.NewReader(file.Bytes()), cluster.RestoreOptions{Force: true}); err != nil {
+	eventually(t, func() bool { return version() == fsm.ProtocolVersion },
+		func() string { return "the new cluster's version" })
+	if _, err := r.nodes[0].node.Restore(t.Context(), bytes.NewReader(file.Bytes()),
+		cluster.RestoreOptions{Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -259,7 +276,8 @@ func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 	if v := version(); v != fsm.VersionCharacters {
 		t.Errorf("the version is %d, and the file's is %d", v, fsm.VersionCharacters)
 	}
-	if err := r.nodes[0].node.SetProtocol(t.Context(), fsm.ProtocolVersion); err != nil || version() != fsm.ProtocolVersion {
+	if err := r.nodes[0].node.SetProtocol(t.Context(), fsm.ProtocolVersion); err != nil ||
+		version() != fsm.ProtocolVersion {
 		t.Errorf("setting it: %v, %d", err, version())
 	}
 }

@@ -16,9 +16,15 @@ import (
 func TestRaftFSM_UnknownCommandStopsTheNode(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ data, want string }{
-		"unknown type":        {`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`, `unknown command type "moon.fly"`},
-		"no JSON":             {`moon`, "decoding command"},
-		"of a later protocol": {`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":1000}}`, "moved to protocol version 1000"},
+		"unknown type": {
+			`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`,
+			`unknown command type "moon.fly"`,
+		},
+		"no JSON": {`moon`, "decoding command"},
+		"of a later protocol": {
+			`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":1000}}`,
+			"moved to protocol version 1000",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -44,7 +50,12 @@ func TestRaftFSM_UnknownCommandStopsTheNode(t *testing.T) {
 						t.Fatal(err)
 					}
 					index = last + 1
-					if err := c.Logs(i).StoreLog(&raft.Log{Index: index, Term: entry.Term, Type: raft.LogCommand, Data: []byte(test.data)}); err != nil {
+					if err := c.Logs(i).StoreLog(&raft.Log{
+						Index: index,
+						Term:  entry.Term,
+						Type:  raft.LogCommand,
+						Data:  []byte(test.data),
+					}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -54,7 +65,8 @@ func TestRaftFSM_UnknownCommandStopsTheNode(t *testing.T) {
 				// The third can't commit the entry any more.
 				for range 2 {
 					i, err := c.Failed()
-					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("log entry %d", index)) || !strings.Contains(err.Error(), test.want) {
+					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("log entry %d", index)) ||
+						!strings.Contains(err.Error(), test.want) {
 						t.Errorf("n%d: Run returned %v, want an error that names entry %d and says %q", i, err, index, test.want)
 					}
 					if got := c.Store(i).Index(); got >= index {

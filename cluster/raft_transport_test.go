@@ -28,13 +28,21 @@ func TestCluster_Issue695_NoEntryOfATermThatTheLeaderDidNotLead(t *testing.T) {
 		led := c.Node(leader).Status().Term
 		synctest.Wait()
 		var vote raft.RequestVoteResponse
-		request := &raft.RequestVoteRequest{RPCHeader: as(c, (leader+1)%3), Term: led + 5, LastLogIndex: 1 << 20, LastLogTerm: led, LeadershipTransfer: true}
-		if err := c.Messenger().RequestVote("", raft.ServerAddress(c.Address((leader+2)%3)), request, &vote); err != nil || !vote.Granted {
+		request := &raft.RequestVoteRequest{
+			RPCHeader:          as(c, (leader+1)%3),
+			Term:               led + 5,
+			LastLogIndex:       1 << 20,
+			LastLogTerm:        led,
+			LeadershipTransfer: true,
+		}
+		if err := c.Messenger().RequestVote("", raft.ServerAddress(c.Address((leader+2)%3)), request, &vote); err != nil ||
+			!vote.Granted {
 			t.Fatalf("the vote is %+v, %v", vote, err)
 		}
 		var answer raft.AppendEntriesResponse
 		heartbeat := &raft.AppendEntriesRequest{RPCHeader: as(c, (leader+1)%3), Term: led + 5}
-		if err := c.Messenger().AppendEntries("", raft.ServerAddress(c.Address(leader)), heartbeat, &answer); err != nil || answer.Term != led+5 {
+		if err := c.Messenger().AppendEntries("", raft.ServerAddress(c.Address(leader)), heartbeat, &answer); err != nil ||
+			answer.Term != led+5 {
 			t.Fatalf("answered %+v, %v", answer, err)
 		}
 		// The node did not hear yet that it leads no more.
@@ -87,7 +95,8 @@ func TestCluster_Issue697_ALateSnapshotTakesNothingBack(t *testing.T) {
 		request.RPCHeader, request.Term = as(c, leader), c.Node(leader).Status().Term
 		before := c.Store(late).Index()
 		var answer raft.InstallSnapshotResponse
-		if err := c.Messenger().InstallSnapshot("", raft.ServerAddress(c.Address(late)), request, &answer, content); err != nil || !answer.Success {
+		if err := c.Messenger().InstallSnapshot("", raft.ServerAddress(c.Address(late)), request, &answer,
+			content); err != nil || !answer.Success {
 			t.Errorf("answered %+v, %v", answer, err)
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -291,7 +291,8 @@ var errNewerTerm = errors.New("a voter has moved to a newer term")
 // askTerm asks one voter whether it has moved past the term.
 func (n *Node) askTerm(ctx context.Context, s raft.Server, number uint64) error {
 	var response termResponse
-	if err := n.ask(ctx, peernet.AddressFor(s.ID, n.currentAddress(s)), peernet.CallTerm, struct{}{}, &response); err != nil {
+	if err := n.ask(ctx, peernet.AddressFor(s.ID, n.currentAddress(s)), peernet.CallTerm, struct{}{},
+		&response); err != nil {
 		return err
 	}
 	switch {

@@ -13,9 +13,16 @@ import (
 
 // largest makes a command of just the size that the log takes.
 func largest(t testing.TB) fsm.Command {
-	body := &fsm.StartTaskCreateBody{ID: uuid.NewString(), ConversationID: uuid.NewString(), Request: fsm.StartRequest{SandboxID: new("none")}}
+	body := &fsm.StartTaskCreateBody{
+		ID:             uuid.NewString(),
+		ConversationID: uuid.NewString(),
+		Request:        fsm.StartRequest{SandboxID: new("none")},
+	}
 	make := func(bytes int) fsm.Command {
-		body.Request.InitialMessage = &fsm.Message{Role: "user", Content: []fsm.ContentBlock{{Type: "image", ImageURLs: []string{strings.Repeat("A", bytes)}}}}
+		body.Request.InitialMessage = &fsm.Message{
+			Role:    "user",
+			Content: []fsm.ContentBlock{{Type: "image", ImageURLs: []string{strings.Repeat("A", bytes)}}},
+		}
 		return fsm.NewCommand(uuid.NewString(), time.Now(), "ada", body)
 	}
 	small, err := make(1).Encode()
@@ -49,13 +56,15 @@ func TestReal_TheLargestCommands(t *testing.T) {
 				took := time.Since(begin)
 				begin = time.Now()
 				r.put(other, 2+i)
-				t.Logf("a command of %.1f MiB took %s, a small one behind it %s", fsm.MaxCommandBytes/float64(1<<20), took, time.Since(begin))
+				t.Logf("a command of %.1f MiB took %s, a small one behind it %s", fsm.MaxCommandBytes/float64(1<<20), took,
+					time.Since(begin))
 			}
 			begin := time.Now()
 			r.start(lost)
 			r.ready(lost)
 			r.want(3)
-			t.Logf("the node that was behind by them has them after %s; term %d", time.Since(begin), r.nodes[other].node.Status().Term)
+			t.Logf("the node that was behind by them has them after %s; term %d", time.Since(begin),
+				r.nodes[other].node.Status().Term)
 		})
 	}
 }

@@ -115,9 +115,14 @@ func (r *real) issue(file, node string, ca peernet.PEM, lifetime time.Duration) 
 		r.t.Fatal(err)
 	}
 	files := peernet.TLSFiles{
-		CAFile: filepath.Join(r.dir, file+"-ca.pem"), CertFile: filepath.Join(r.dir, file+".pem"), KeyFile: filepath.Join(r.dir, file+"-key.pem"),
+		CAFile: filepath.Join(r.dir, file+"-ca.pem"), CertFile: filepath.Join(r.dir, file+".pem"),
+		KeyFile: filepath.Join(r.dir, file+"-key.pem"),
 	}
-	for name, data := range map[string][]byte{files.CAFile: r.ca.Certificate, files.CertFile: pair.Certificate, files.KeyFile: pair.Key} {
+	for name, data := range map[string][]byte{
+		files.CAFile:   r.ca.Certificate,
+		files.CertFile: pair.Certificate,
+		files.KeyFile:  pair.Key,
+	} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			r.t.Fatal(err)
 		}
@@ -450,7 +455,8 @@ func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
 	}
 	// It even trusts the cluster's CA, but was not issued by it.
 	r.nodes[3].cfg.TLS = r.issue("n3", "n3", foreign, time.Hour)
-	if n, err := cluster.New(r.nodes[3].cfg, fsm.NewStore()); err == nil || !strings.Contains(err.Error(), "is no certificate of the CA in") {
+	if n, err := cluster.New(r.nodes[3].cfg, fsm.NewStore()); err == nil ||
+		!strings.Contains(err.Error(), "is no certificate of the CA in") {
 		t.Fatalf("a node that its own CA does not vouch for starts: %v, %v", n, err)
 	}
 	both := append(append([]byte{}, r.ca.Certificate...), foreign.Certificate...)
@@ -471,6 +477,7 @@ func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
 	r.nodes[3].cfg.TLS = r.issue("n3", "n3", r.ca, time.Hour)
 	r.start(3)
 	r.ready(3)
-	eventually(t, func() bool { return names(r.nodes[0].node) == "n0 n1 n2 n3" }, func() string { return names(r.nodes[0].node) })
+	eventually(t, func() bool { return names(r.nodes[0].node) == "n0 n1 n2 n3" },
+		func() string { return names(r.nodes[0].node) })
 	r.want(1)
 }

@@ -208,7 +208,8 @@ func (n *Node) changeMembers(
 		}
 	}
 	if m.remove != "" {
-		n.logger.Warn("cluster: removing a member that was silent for too long; to come back it needs an empty data directory",
+		n.logger.Warn("cluster: removing a member that was silent for too long; "+
+			"to come back it needs an empty data directory",
 			"peer", peernet.NodeName(m.remove), "duration", n.cfg.DeadAfter)
 		if err := n.await(ctx, r.RemoveServer(m.remove, 0, changeTimeout)); err != nil {
 			return fmt.Errorf("removing %s: %w", peernet.NodeName(m.remove), err)

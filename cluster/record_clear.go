@@ -66,7 +66,8 @@ func (n *Node) provesHere(ctx context.Context, of string) bool {
 	}
 	caller, _ := ctx.Value(callerKey{}).(provenCaller)
 	age := n.clock().Sub(caller.Time)
-	return age < maxCommandAge && age > -maxCommandAge && v.OperatorProves(caller.Lookup, caller.message(of), caller.Proof, n.clock())
+	return age < maxCommandAge && age > -maxCommandAge &&
+		v.OperatorProves(caller.Lookup, caller.message(of), caller.Proof, n.clock())
 }
 
 // spreadClear has the other members clear a record, twice: a leader may tell of it in between.

@@ -163,14 +163,19 @@ func (r *Recovery) Recover(until uint64, detail string) (Recovered, error) {
 		return Recovered{}, err
 	}
 	if state.problem != nil {
-		return Recovered{}, fmt.Errorf("%w; it would stop the recovered node too: --until %d leaves it out, with all that follows", state.problem, state.poisoned-1)
+		return Recovered{}, fmt.Errorf(
+			"%w; it would stop the recovered node too: --until %d leaves it out, with all that follows",
+			state.problem,
+			state.poisoned-1,
+		)
 	}
 	out := Recovered{Node: r.cfg.NodeName, ID: newNodeID(r.cfg.NodeName), Address: r.address()}
 	if until > 0 {
 		out.LeftOut = r.disk.LastIndex - until
 	}
 	out.Succeeded, err = state.store.Succeed(fsm.Succession{
-		ID: uuid.NewString(), At: time.Now(), Kind: fsm.FindingRecovered, Detail: detail, Index: r.disk.LastIndex + fsm.IndexStep,
+		ID: uuid.NewString(), At: time.Now(), Kind: fsm.FindingRecovered, Detail: detail,
+		Index: r.disk.LastIndex + fsm.IndexStep,
 	})
 	if err != nil {
 		return Recovered{}, fmt.Errorf("beginning a new history: %w", err)

@@ -21,7 +21,8 @@ import (
 func survivorDisk(t *testing.T, kind string, poison uint64) Config {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.NodeName, cfg.DataDir, cfg.LogStore, cfg.PeerAddress = "n1", filepath.Join(t.TempDir(), "data"), kind, "127.0.0.1:9"
+	cfg.NodeName, cfg.DataDir, cfg.LogStore, cfg.PeerAddress = "n1", filepath.Join(t.TempDir(),
+		"data"), kind, "127.0.0.1:9"
 	s, err := openStorage(cfg.DataDir, kind, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -34,9 +35,17 @@ func survivorDisk(t *testing.T, kind string, poison uint64) Config {
 	check(raftstore.Set(s.Stable, raftstore.KeyNodeID, "n1.old"))
 	check(s.Stable.SetUint64([]byte("CurrentTerm"), 23))
 	check(s.Stable.SetUint64([]byte("LastVoteTerm"), 22))
-	members := raft.Configuration{Servers: []raft.Server{{ID: "n1.old", Address: "127.0.0.1:9"}, {ID: "n2.old", Address: "127.0.0.1:1"}}}
+	members := raft.Configuration{
+		Servers: []raft.Server{{ID: "n1.old", Address: "127.0.0.1:9"}, {ID: "n2.old", Address: "127.0.0.1:1"}},
+	}
 	for i := uint64(1); i <= 20; i++ {
-		l := &raft.Log{Index: i, Term: i, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(members), AppendedAt: time.Unix(int64(1e9+i), 0)}
+		l := &raft.Log{
+			Index:      i,
+			Term:       i,
+			Type:       raft.LogConfiguration,
+			Data:       raft.EncodeConfiguration(members),
+			AppendedAt: time.Unix(int64(1e9+i), 0),
+		}
 		if i > 1 {
 			l.Type = raft.LogCommand
 			cmd := fsm.NewCommand(fmt.Sprint("c", i), time.Now(), "", &fsm.TermOpenBody{Term: i, Node: "n1", ClusterID: "x"})
@@ -77,14 +86,19 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for point, want := range map[string]string{raftstore.PointNoted: "n1.old", raftstore.PointWritten: done.ID, recoverDone: done.ID} {
+		for point, want := range map[string]string{
+			raftstore.PointNoted:   "n1.old",
+			raftstore.PointWritten: done.ID,
+			recoverDone:            done.ID,
+		} {
 			killed := cfg
 			killed.DataDir = copies[point]
 			disk, err := DescribeDisk(killed)
 			if err != nil {
 				t.Fatalf("%s, killed when %s: %v", kind, point, err)
 			}
-			if disk.ID != want || want == done.ID && (disk.LastIndex != done.Index || len(disk.Members) != 1) || want != done.ID && disk.LastIndex != 20 {
+			if disk.ID != want || want == done.ID && (disk.LastIndex != done.Index || len(disk.Members) != 1) ||
+				want != done.ID && disk.LastIndex != 20 {
 				t.Errorf("%s, killed when %s: %+v", kind, point, disk)
 			}
 			if r, err = OpenRecovery(killed); err != nil {
@@ -112,7 +126,8 @@ func TestRecover_Until(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := r.Disk()
-		if d.Poisoned != 15 || !strings.Contains(d.Problem, "no.such") || d.LastIndex != 20 || d.LastTerm != 20 || d.CurrentTerm != 23 || d.VotedTerm != 22 {
+		if d.Poisoned != 15 || !strings.Contains(d.Problem, "no.such") || d.LastIndex != 20 || d.LastTerm != 20 ||
+			d.CurrentTerm != 23 || d.VotedTerm != 22 {
 			t.Errorf("%s: %+v", kind, d)
 		}
 		for _, until := range []uint64{0, 15, 20} {

@@ -129,7 +129,8 @@ func TestReal_Recover_Refuses(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
 	r.put(0, 1)
-	if _, err := cluster.OpenRecovery(r.nodes[2].cfg); err == nil || !strings.Contains(err.Error(), "another process uses") {
+	if _, err := cluster.OpenRecovery(r.nodes[2].cfg); err == nil ||
+		!strings.Contains(err.Error(), "another process uses") {
 		t.Errorf("a node that runs: %v", err)
 	}
 	r.kill(1)
@@ -141,11 +142,13 @@ func TestReal_Recover_Refuses(t *testing.T) {
 	if found, err := rec.Answering(t.Context()); err != nil || len(found) != 1 || !strings.HasPrefix(found[0], "n0 at ") {
 		t.Errorf("n0 runs and has no leader: %v (%v)", found, err)
 	}
-	if _, err := rec.Recover(rec.Disk().LastIndex+1, ""); err == nil || !strings.Contains(err.Error(), "the disk ends with entry") {
+	if _, err := rec.Recover(rec.Disk().LastIndex+1, ""); err == nil ||
+		!strings.Contains(err.Error(), "the disk ends with entry") {
 		t.Errorf("an index beyond the end: %v", err)
 	}
 	disk := rec.Disk()
-	if disk.Node != "n2" || len(disk.Members) != 3 || disk.LastIndex == 0 || disk.Written.IsZero() || disk.Cluster == "" || disk.Poisoned != 0 {
+	if disk.Node != "n2" || len(disk.Members) != 3 || disk.LastIndex == 0 || disk.Written.IsZero() || disk.Cluster == "" ||
+		disk.Poisoned != 0 {
 		t.Errorf("the disk is described as %+v", disk)
 	}
 	if err := rec.Close(); err != nil {

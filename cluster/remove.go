@@ -68,7 +68,11 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 // node is promoted first, so no intermediate configuration tolerates fewer failures. Every node
 // accepts it.
 func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o RemoveOptions) error {
-	return n.atLeader(ctx, callReplace, replaceRequest{oldName, newName, o}, func(ctx context.Context, r *raft.Raft) error {
+	return n.atLeader(ctx, callReplace, replaceRequest{
+		oldName,
+		newName,
+		o,
+	}, func(ctx context.Context, r *raft.Raft) error {
 		servers, err := n.configuration(r)
 		if err != nil {
 			return n.changed(err)
@@ -80,13 +84,16 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 		next, found := serverNamed(servers, newName)
 		switch {
 		case !found:
-			return fsm.Errorf(fsm.CodeNotFound, "no node %q in the cluster: start it first, with retry_join and without bootstrap_expect, so that it joins", newName)
+			return fsm.Errorf(fsm.CodeNotFound,
+				"no node %q in the cluster: start it first, with retry_join and without bootstrap_expect, so that it joins",
+				newName)
 		case former.ID == next.ID:
 			return fsm.Errorf(fsm.CodeInvalid, "node %q can't take its own place", oldName)
 		}
 		states := n.memberStates(r, servers, n.pollMembers(ctx, servers))
 		if next.Suffrage == raft.Voter && !o.Force && weakens(states, former.ID) {
-			return fsm.Errorf(fsm.CodeConflict, "node %q votes already, so without node %q the cluster would tolerate one failure less: "+
+			return fsm.Errorf(fsm.CodeConflict, "node %q votes already, "+
+				"so without node %q the cluster would tolerate one failure less: "+
 				"start a new node to replace it, or remove it (bivouac operator remove)", newName, oldName)
 		}
 		for _, s := range states {
@@ -126,7 +133,8 @@ func (n *Node) checkRemovable(
 		}
 	}
 	return fsm.Errorf(fsm.CodeConflict,
-		"without node %q too few of the other voters would be left to go on: %s does not answer; start or remove it first, or remove %q with force",
+		"without node %q too few of the other voters would be left to go on: %s does not answer; "+
+			"start or remove it first, or remove %q with force",
 		peernet.NodeName(target.ID), strings.Join(silent, ", "), peernet.NodeName(target.ID))
 }
 
@@ -201,7 +209,8 @@ func (n *Node) awaitSuccessor(ctx context.Context, mine *leadership, to string) 
 	l, err := n.awaitLeader(ctx)
 	switch {
 	case err != nil:
-		return fsm.Errorf(fsm.CodeConflict, "node %q was asked to lead, and no leader is known yet; look at the members (bivouac operator members)", to)
+		return fsm.Errorf(fsm.CodeConflict, "node %q was asked to lead, and no leader is known yet; "+
+			"look at the members (bivouac operator members)", to)
 	case peernet.NodeName(l.id) != to:
 		return fsm.Errorf(
 			fsm.CodeConflict, "node %q was asked to lead, and node %q was elected; try again", to,

@@ -99,7 +99,8 @@ func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 		r.nodes[i].cfg.BootstrapExpect = 3
 	}
 	r.startAll()
-	eventually(t, func() bool { return names(r.nodes[0].node) == "n0 n1 n2 n3" }, func() string { return names(r.nodes[0].node) })
+	eventually(t, func() bool { return names(r.nodes[0].node) == "n0 n1 n2 n3" },
+		func() string { return names(r.nodes[0].node) })
 	former := r.issue("former", "n3", r.ca, time.Hour)
 	later := r.issue("later", "n3", r.ca, time.Hour)
 	asks := func(i int, files peernet.TLSFiles) error {
@@ -116,14 +117,19 @@ func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 			t.Fatalf("n%d refuses a member: %v", i, err)
 		}
 	}
-	eventually(t, func() bool { return r.nodes[0].store.View().Active(fsm.VersionRotate) }, func() string { return "the protocol version" })
+	eventually(t, func() bool { return r.nodes[0].store.View().Active(fsm.VersionRotate) },
+		func() string { return "the protocol version" })
 	if err := r.nodes[r.leader()].node.RemoveServer(t.Context(), "n3", cluster.RemoveOptions{Revoke: true}); err != nil {
 		t.Fatal(err)
 	}
 	r.put(0, 1)
 	r.kill(3) // the thief has its files
 	r.want(1)
-	for what, files := range map[string]peernet.TLSFiles{"its present one": r.nodes[3].cfg.TLS, "a former one": former, "a later one": later} {
+	for what, files := range map[string]peernet.TLSFiles{
+		"its present one": r.nodes[3].cfg.TLS,
+		"a former one":    former,
+		"a later one":     later,
+	} {
 		for i := range 3 {
 			if err := asks(i, files); err == nil {
 				t.Errorf("n%d takes %s of the revoked node", i, what)

@@ -56,7 +56,8 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%s: %d commands to %d: %v", kind, commands, last, err)
 		}
 		boom := errors.New("boom")
-		if last, err := Replay(dir, kind, func(*fsm.Store, fsm.Command, fsm.Outcome) error { return boom }); !errors.Is(err, boom) || last != 2 {
+		if last, err := Replay(dir, kind,
+			func(*fsm.Store, fsm.Command, fsm.Outcome) error { return boom }); !errors.Is(err, boom) || last != 2 {
 			t.Errorf("%s: %d, %v", kind, last, err)
 		}
 		if storage, err = openStorage(dir, kind, slog.New(slog.DiscardHandler)); err == nil {

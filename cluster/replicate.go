@@ -36,7 +36,8 @@ func (h *hintTransport) AppendEntries(
 		if err == nil {
 			h.acknowledged(id, target, args, resp)
 		}
-		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || h.resend == nil || !h.resend(id, target, args.Term) {
+		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || h.resend == nil ||
+			!h.resend(id, target, args.Term) {
 			return err
 		}
 		select {

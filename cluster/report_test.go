@@ -31,7 +31,8 @@ func TestNode_Members_ReportAndClock(t *testing.T) {
 					t.Errorf("%s: its clock is %v, %v", m.Name, m.ClockAhead, m.ClockError)
 				case i == 2 && m.Report != nil:
 					t.Errorf("%s makes no report: %+v", m.Name, m.Report)
-				case i < 2 && (m.Report == nil || m.Report.Version != fmt.Sprint("v", i) || m.Report.Ready != ready || ready != (m.Report.Reason == "")):
+				case i < 2 && (m.Report == nil || m.Report.Version != fmt.Sprint("v", i) || m.Report.Ready != ready ||
+					ready != (m.Report.Reason == "")):
 					t.Errorf("%s reports %+v", m.Name, m.Report)
 				}
 			}

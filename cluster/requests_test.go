@@ -37,7 +37,12 @@ func TestRequests_TravelInOrder(t *testing.T) {
 		}
 	}
 	// What a peer sends is not trusted to fit its commands.
-	for text, want := range map[string][]string{"a,b,c": {"a", "b"}, "a": {"a", ""}, ",,,": {"", ""}, "a\nb,b": {"", "b"}} {
+	for text, want := range map[string][]string{
+		"a,b,c":  {"a", "b"},
+		"a":      {"a", ""},
+		",,,":    {"", ""},
+		"a\nb,b": {"", "b"},
+	} {
 		if got := requestsIn(peernet.WithRequests(t.Context(), text), 2); !slices.Equal(got, want) {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}

@@ -77,7 +77,8 @@ func (n *Node) Restore(
 func (n *Node) mayRestore(o RestoreOptions) error {
 	if members := n.servers(); len(members) != 1 || members[0].ID != n.id {
 		return fsm.Errorf(fsm.CodeConflict,
-			"the cluster has %d members: a snapshot is restored to a cluster of one, and the others join it with empty data directories (%s)",
+			"the cluster has %d members: a snapshot is restored to a cluster of one, "+
+				"and the others join it with empty data directories (%s)",
 			len(members), restoreRunbook)
 	}
 	if n.terms.get() == nil {
@@ -90,7 +91,8 @@ func (n *Node) mayRestore(o RestoreOptions) error {
 		switch t.Table {
 		case "sandboxes", "conversations", "start_tasks", "settings", "providers", "custom_secrets":
 			return fsm.Errorf(fsm.CodeConflict,
-				"the cluster has a state that would be lost (%d rows of %s): restore to a new cluster, or say --force", t.Rows, t.Table)
+				"the cluster has a state that would be lost (%d rows of %s): restore to a new cluster, or say --force", t.Rows,
+				t.Table)
 		}
 	}
 	return nil

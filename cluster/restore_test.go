@@ -26,7 +26,8 @@ func (r *real) save(i int) *bytes.Reader {
 		r.t.Fatal(err)
 	}
 	defer scratch.Close()
-	packed, err := snapshotfile.Pack(r.t.Context(), snapshotfile.Info{Created: time.Now(), Reason: snapshotfile.ReasonSave}, s, scratch)
+	packed, err := snapshotfile.Pack(r.t.Context(),
+		snapshotfile.Info{Created: time.Now(), Reason: snapshotfile.ReasonSave}, s, scratch)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			}, func() string {
 				return fmt.Sprintf("n1 is not at rest: protocol version %d, index %d", was.ProtocolVersion(), was.Index())
 			})
-			if _, err := r.nodes[0].node.Restore(t.Context(), file, cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
+			if _, err := r.nodes[0].node.Restore(t.Context(), file,
+				cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
 				t.Errorf("on a cluster of three: %v", err)
 			}
 			r.put(0, 8) // after the backup
@@ -75,7 +77,8 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 			}
 			r.want(7)
 			v := r.nodes[2].store.View()
-			if v.ClusterID() != was.ClusterID() || v.Index() < was.Index()+fsm.IndexStep || v.Hold() == nil || v.Contains(lost) ||
+			if v.ClusterID() != was.ClusterID() || v.Index() < was.Index()+fsm.IndexStep || v.Hold() == nil ||
+				v.Contains(lost) ||
 				!v.Contains(was.Birth()) || v.Term() != fresh.Status().Term || done.Manifest.Index != was.Index() {
 				t.Fatalf("cluster %s, index %d, term %d, hold %+v; %+v", v.ClusterID(), v.Index(), v.Term(), v.Hold(), done)
 			}
@@ -117,8 +120,12 @@ func TestReal_Restore_Refuses(t *testing.T) {
 		code fsm.Code
 	}{
 		"a state that would be lost": {file, cluster.RestoreOptions{}, fsm.CodeConflict},
-		"not a bivouac snapshot":     {strings.NewReader(strings.Repeat("x", 2000)), cluster.RestoreOptions{Force: true}, fsm.CodeInvalid},
-		"truncated":                  {cut, cluster.RestoreOptions{Force: true}, fsm.CodeInvalid},
+		"not a bivouac snapshot": {
+			strings.NewReader(strings.Repeat("x", 2000)),
+			cluster.RestoreOptions{Force: true},
+			fsm.CodeInvalid,
+		},
+		"truncated": {cut, cluster.RestoreOptions{Force: true}, fsm.CodeInvalid},
 	} {
 		if _, err := n.Restore(t.Context(), c.file, c.o); fsm.CodeOf(err) != c.code || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s %q", err, c.code, want)

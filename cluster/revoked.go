@@ -68,7 +68,8 @@ func (n *Node) revoke(ctx context.Context, target raft.Server, o RemoveOptions) 
 	}
 	if print == "" && !byName {
 		return fsm.Errorf(fsm.CodeConflict,
-			"the leader has not seen the certificate of node %q since it started; nothing was done: give the certificate's fingerprint too", name)
+			"the leader has not seen the certificate of node %q since it started; nothing was done: "+
+				"give the certificate's fingerprint too", name)
 	}
 	cmd := fsm.NewCommand(
 		uuid.NewString(), n.clock(), "", &fsm.CertificateRevokeBody{Fingerprint: print, Node: name},

@@ -162,7 +162,10 @@ func (n *Node) behind() error {
 func (n *Node) leaderless() error {
 	if n.credentials != nil {
 		if end := n.credentials.Leaf().NotAfter; n.clock().After(end) {
-			return fmt.Errorf("no leader is known, and peers refuse this node: its certificate expired on %s (bivouac runbook certificates)", end.Format(time.RFC3339))
+			return fmt.Errorf(
+				"no leader is known, and peers refuse this node: its certificate expired on %s (bivouac runbook certificates)",
+				end.Format(time.RFC3339),
+			)
 		}
 	}
 	if err := n.strandedError(); err != nil {

@@ -14,7 +14,13 @@ func openStorage(dir, logStore string, logger *slog.Logger) (raftstore.Store, er
 }
 
 func storageOptions(logStore string, logger *slog.Logger) raftstore.Options {
-	return raftstore.Options{Kind: logStore, Logger: logger, Library: raftLogger(logger), Entry: checkEntry, State: checkState}
+	return raftstore.Options{
+		Kind:    logStore,
+		Logger:  logger,
+		Library: raftLogger(logger),
+		Entry:   checkEntry,
+		State:   checkState,
+	}
 }
 
 // AdoptDisk is raftstore.Adopt. logStore is the node's Config.LogStore.

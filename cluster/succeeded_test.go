@@ -27,7 +27,8 @@ func TestNode_Transfer_SaysWhoWasElected(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		n.leaders.current = &leadership{id: raft.ServerID(test.leads), ctx: over, end: end}
 		err := n.awaitSuccessor(ctx, mine, test.to)
-		if (err == nil) != (test.want == "") || err != nil && (fsm.CodeOf(err) != fsm.CodeConflict || !strings.Contains(err.Error(), test.want)) {
+		if (err == nil) != (test.want == "") || err != nil &&
+			(fsm.CodeOf(err) != fsm.CodeConflict || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 		cancel()

@@ -66,7 +66,11 @@ func Furthest(disks []Survivor) (Survivor, error) {
 				best.Cluster,
 			)
 		case d.Cluster != "" && best.Cluster != "" && d.History.ID != best.History.ID:
-			return best, fmt.Errorf("the disks of %s and %s are of different histories of the cluster: one was recovered or restored without the other", d.Node, best.Node)
+			return best, fmt.Errorf(
+				"the disks of %s and %s are of different histories of the cluster: one was recovered or restored without the other",
+				d.Node,
+				best.Node,
+			)
 		case d.further(&best):
 			best = d
 		}

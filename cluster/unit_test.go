@@ -134,7 +134,14 @@ func TestRaftLogger_KeepsLevelsAndKeys(t *testing.T) {
 	l.Named("wal").With("term", 3).Warn("odd thing", "error", errors.New("broken"), "last-index", 7)
 	l.Info("votes", "needed", hclog.Fmt("%d of %d", 2, 3))
 	got := out.String()
-	for _, want := range []string{"level=WARN", `msg="raft: wal: odd thing"`, "last_index=7", "term=3", "error=broken", `msg="raft: votes" needed="2 of 3"`} {
+	for _, want := range []string{
+		"level=WARN",
+		`msg="raft: wal: odd thing"`,
+		"last_index=7",
+		"term=3",
+		"error=broken",
+		`msg="raft: votes" needed="2 of 3"`,
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("log lacks %q:\n%s", want, got)
 		}
@@ -174,7 +181,13 @@ func TestOutcome_TravelsAsData(t *testing.T) {
 			t.Errorf("%q was taken for one answer", bad)
 		}
 	}
-	for _, bad := range []string{"", "{}", "[]", `[{"certainty":"done"}]`, `[{"certainty":"done"},{"certainty":"perhaps"}]`} {
+	for _, bad := range []string{
+		"",
+		"{}",
+		"[]",
+		`[{"certainty":"done"}]`,
+		`[{"certainty":"done"},{"certainty":"perhaps"}]`,
+	} {
 		if err := decodeOutcomes([]byte(bad), make([]outcome, 2)); err == nil {
 			t.Errorf("%q was taken for two answers", bad)
 		}
@@ -216,7 +229,8 @@ func TestMetrics_AreWellFormed(t *testing.T) {
 	logs := raftstore.NewInmem()
 	cfg := DefaultConfig()
 	cfg.NodeName = "a"
-	n, err := NewWith(cfg, fsm.NewStore(), raftstore.Store{Logs: logs, Stable: logs, Close: func() error { return nil }}, unplugged{})
+	n, err := NewWith(cfg, fsm.NewStore(), raftstore.Store{Logs: logs, Stable: logs, Close: func() error { return nil }},
+		unplugged{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +246,8 @@ func TestMetrics_AreWellFormed(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
-	if count, err := testutil.GatherAndCount(registry, "bivouac_raft_propose_duration_seconds", "bivouac_raft_state"); err != nil || count != 8+4 {
+	if count, err := testutil.GatherAndCount(registry, "bivouac_raft_propose_duration_seconds",
+		"bivouac_raft_state"); err != nil || count != 8+4 {
 		t.Errorf("%d series, %v", count, err)
 	}
 	unregister()
@@ -256,7 +271,8 @@ func lonely(t testing.TB) *Node {
 	logs := raftstore.NewInmem()
 	cfg := DefaultConfig()
 	cfg.NodeName, cfg.BootstrapExpect = "a", 3
-	n, err := NewWith(cfg, fsm.NewStore(), raftstore.Store{Logs: logs, Stable: logs, Snapshots: raft.NewInmemSnapshotStore()}, unplugged{})
+	n, err := NewWith(cfg, fsm.NewStore(),
+		raftstore.Store{Logs: logs, Stable: logs, Snapshots: raft.NewInmemSnapshotStore()}, unplugged{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,12 +284,16 @@ func TestNode_Handle_RefusesWhatMakesNoSense(t *testing.T) {
 	n := lonely(t)
 	impostor := `{"member":{"id":"c.1","name":"c","address":"c:1"}}`
 	for name, test := range map[string]struct{ call, request, want string }{
-		"an unknown call":            {"reboot", "{}", `unknown peer call "reboot"`},
-		"no JSON":                    {callHello, "{", "reading the call"},
-		"speaking as another":        {callHello, impostor, `node "b" can't speak as "c"`},
-		"asking a promise for one":   {callPromise, impostor, `node "b" can't speak as "c"`},
-		"joining as another":         {callJoin, impostor, `node "b" can't join as "c"`},
-		"joining with another's id":  {callJoin, `{"member":{"id":"c.1","name":"b","address":"b:1"}}`, "does not belong to the name"},
+		"an unknown call":          {"reboot", "{}", `unknown peer call "reboot"`},
+		"no JSON":                  {callHello, "{", "reading the call"},
+		"speaking as another":      {callHello, impostor, `node "b" can't speak as "c"`},
+		"asking a promise for one": {callPromise, impostor, `node "b" can't speak as "c"`},
+		"joining as another":       {callJoin, impostor, `node "b" can't join as "c"`},
+		"joining with another's id": {
+			callJoin,
+			`{"member":{"id":"c.1","name":"b","address":"b:1"}}`,
+			"does not belong to the name",
+		},
 		"greeting with another's id": {callHello, `{"member":{"id":"c.1","name":"b","address":"b:1"}}`, "can't speak as"},
 	} {
 		answer, err := n.handle(t.Context(), "b", test.call, []byte(test.request))
@@ -287,9 +307,12 @@ func TestNode_Handle_CommandsItDoesNotKnowAreRefusedBeforeTheLog(t *testing.T) {
 	t.Parallel()
 	n := lonely(t)
 	for request, code := range map[string]fsm.Code{
-		`moon.fly{"id":"x","type":"moon.fly","time":"2026-01-01T00:00:00Z","body":{}}`:                        fsm.CodeProtocol,
-		`protocol.raise{"id":"x","type":"protocol.raise","time":"2026-01-01T00:00:00Z","body":{"version":0}}`: fsm.CodeInvalid,
-		strings.Repeat("x", fsm.MaxCommandBytes+1):                                                            fsm.CodeInvalid,
+		`moon.fly{"id":"x","type":"moon.fly",` +
+			`"time":"2026-01-01T00:00:00Z","body":{}}`: fsm.CodeProtocol,
+		`protocol.raise{"id":"x","type":"protocol.raise",` +
+			`"time":"2026-01-01T00:00:00Z","body":{"version":0}}`: fsm.CodeInvalid,
+		strings.Repeat("x",
+			fsm.MaxCommandBytes+1): fsm.CodeInvalid,
 	} {
 		answer, err := n.handle(t.Context(), "a", callApply, []byte(request))
 		if err != nil {
@@ -407,7 +430,10 @@ func TestNode_Confirm_BelievesAVotersOwnWord(t *testing.T) {
 	for told, want := range map[termResponse]error{
 		{ID: "b.1", Term: 4}: nil, {ID: "c.1", Term: 3}: nil,
 		{ID: "b.1", Term: 5}: errNewerTerm,
-		{}:                   errNotLeader, {ID: "d.1", Term: 4}: errNotLeader, {ID: "x.1", Term: 4}: errNotLeader, {ID: string(n.id), Term: 4}: errNotLeader,
+		{}:                   errNotLeader, {
+			ID:   "d.1",
+			Term: 4,
+		}: errNotLeader, {ID: "x.1", Term: 4}: errNotLeader, {ID: string(n.id), Term: 4}: errNotLeader,
 	} {
 		if err := n.confirm(four, servers, told); !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("told %+v: %v, want %v", told, err, want)
@@ -450,7 +476,8 @@ func TestNode_Propose_AnOldLeadersErrorNamesTheVersion(t *testing.T) {
 	n := &Node{store: fsm.NewStore()}
 	old := fsm.Errorf(fsm.CodeProtocol, `unknown command type "sandbox.share"`)
 	share := fsm.NewCommand("1", time.Now(), "ada", &fsm.SandboxShareBody{})
-	if err := n.namesVersion(share, old); fsm.CodeOf(err) != fsm.CodeProtocol || !strings.Contains(err.Message, "sandbox.share needs protocol version 5 and the cluster is at 1") {
+	if err := n.namesVersion(share, old); fsm.CodeOf(err) != fsm.CodeProtocol ||
+		!strings.Contains(err.Message, "sandbox.share needs protocol version 5 and the cluster is at 1") {
 		t.Errorf("%v", err)
 	}
 	touch := fsm.NewCommand("2", time.Now(), "", &fsm.SandboxTouchBody{})

@@ -22,11 +22,13 @@ func TestCluster_NodeWithoutState_VotesForNobodyItDidNotPromise(t *testing.T) {
 		header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n9.x"), Addr: []byte("n9:1")}
 		wire := c.Messenger()
 		var vote raft.RequestVoteResponse
-		if err := wire.RequestVote("", raft.ServerAddress(c.Address(0)), &raft.RequestVoteRequest{RPCHeader: header, Term: 7}, &vote); err != nil || vote.Granted {
+		if err := wire.RequestVote("", raft.ServerAddress(c.Address(0)),
+			&raft.RequestVoteRequest{RPCHeader: header, Term: 7}, &vote); err != nil || vote.Granted {
 			t.Errorf("a stranger gets the vote %+v, %v", vote, err)
 		}
 		var preVote raft.RequestPreVoteResponse
-		err := wire.(raft.WithPreVote).RequestPreVote("", raft.ServerAddress(c.Address(0)), &raft.RequestPreVoteRequest{RPCHeader: header, Term: 7}, &preVote)
+		err := wire.(raft.WithPreVote).RequestPreVote("", raft.ServerAddress(c.Address(0)),
+			&raft.RequestPreVoteRequest{RPCHeader: header, Term: 7}, &preVote)
 		if err != nil || preVote.Granted {
 			t.Errorf("a stranger gets the pre-vote %+v, %v", preVote, err)
 		}

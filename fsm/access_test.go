@@ -71,7 +71,8 @@ func TestAPIKey_Expires(t *testing.T) {
 			f.index++
 			cmd := NewCommand(fmt.Sprint("at", c.at, i), c.at, "eve", &SettingsPutBody{})
 			cmd.Credential = credential
-			if _, err := f.store.Apply(f.index, recode(t, cmd)); (err == nil) != c.good || err != nil && CodeOf(err) != CodeUnauthorized {
+			if _, err := f.store.Apply(f.index, recode(t, cmd)); (err == nil) != c.good ||
+				err != nil && CodeOf(err) != CodeUnauthorized {
 				t.Errorf("%+v at %v: %v", credential, c.at, err)
 			}
 			if f.store.View().Good("eve", credential, c.at) != c.good {
@@ -139,7 +140,10 @@ func TestUserDelete_InABatch(t *testing.T) {
 		for _, one := range []struct {
 			user string
 			body Body
-		}{{"", &UserDeleteBody{UserID: "ada"}}, {"", &APIKeyCreateBody{Lookup: "kc", Hash: sha("kc"), UserID: "ada"}}, {"ada", &SettingsPutBody{}}} {
+		}{{
+			"",
+			&UserDeleteBody{UserID: "ada"},
+		}, {"", &APIKeyCreateBody{Lookup: "kc", Hash: sha("kc"), UserID: "ada"}}, {"ada", &SettingsPutBody{}}} {
 			cmd := f.command(one.user, one.body)
 			entries = append(entries, Entry{f.index, recode(t, cmd)})
 		}

@@ -57,7 +57,8 @@ func (v *View) StartAdmission(userID string, q *StartRequest, now time.Time) *Er
 	if err := t.agentOfStart(userID, &request, s); err != nil {
 		return err
 	}
-	if err := t.mayGrow(userID, growthOf(&t.meta, nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
+	if err := t.mayGrow(userID,
+		growthOf(&t.meta, nil, &StartTask{Status: StartTaskWorking, Request: request})); err != nil {
 		return err
 	}
 	if sandboxID == "" && t.grouped(userID) != nil {
@@ -86,7 +87,9 @@ func (v *View) GrowthAdmission(c Command) *Error {
 	case *ProvidersReplaceBody:
 		return t.mayGrow(c.UserID, t.providersGrowth(c.UserID, b.Providers))
 	case *StartTaskCreateBody:
-		return t.mayGrow(c.UserID, growthOf(&t.meta, nil, &StartTask{UserID: c.UserID, Status: StartTaskWorking, Request: b.Request, Secrets: b.Secrets}))
+		return t.mayGrow(c.UserID,
+			growthOf(&t.meta, nil,
+				&StartTask{UserID: c.UserID, Status: StartTaskWorking, Request: b.Request, Secrets: b.Secrets}))
 	}
 	return nil
 }

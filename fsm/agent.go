@@ -78,8 +78,10 @@ func (s *Spec) checkAgents(r *rules) {
 	for i := range s.Agents {
 		a := &s.Agents[i]
 		id := clip(a.ID)
-		r.check(ValidAgentID(a.ID), "spec %s: bad agent id %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot", spec, id)
-		r.check(a.ID != AgentCustom && a.ID != AgentOpenHands, "spec %s: the agent id %q has a meaning of its own: choose another", spec, id)
+		r.check(ValidAgentID(a.ID), "spec %s: bad agent id %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot", spec,
+			id)
+		r.check(a.ID != AgentCustom && a.ID != AgentOpenHands,
+			"spec %s: the agent id %q has a meaning of its own: choose another", spec, id)
 		r.check(!seen[a.ID], "spec %s: the agent %s is there twice", spec, id)
 		seen[a.ID] = true
 		a.check(r, "spec "+spec+": the agent "+id)
@@ -114,7 +116,8 @@ func validVariable(s string) bool {
 
 // ValidAgentID reports whether s can be the id of an agent.
 func ValidAgentID(s string) bool {
-	return s != "" && len(s) <= 63 && s[0] != '.' && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
+	return s != "" && len(s) <= 63 && s[0] != '.' && strings.Trim(s,
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
 }
 
 // AgentChoice returns the kind of agent that a start gets, and its id for AgentACP: the request's,
@@ -160,7 +163,8 @@ func (t *transaction) agentOfSettings(old *Settings, next *SettingsValues) *Erro
 	}
 	ids, free := t.agentChoices()
 	if len(command) > 0 && !sameCommand && !free {
-		return Errorf(CodeInvalid, "no sandbox spec allows agent commands of users (allow_agent_command): %s", t.agentsOfSpecs())
+		return Errorf(CodeInvalid, "no sandbox spec allows agent commands of users (allow_agent_command): %s",
+			t.agentsOfSpecs())
 	}
 	if id == "" || id == AgentOpenHands || id == AgentCustom || sameID || slices.Contains(ids, id) {
 		return nil
@@ -198,7 +202,8 @@ func (s *Spec) CheckAgent(kind, id string) *Error {
 	case id == AgentCustom && s.AllowAgentCommand:
 		return nil
 	case id == AgentCustom:
-		return Errorf(CodeInvalid, "the sandbox spec %s allows no agent commands of users: choose one of its agents (%s)", s.ID, s.AgentIDs())
+		return Errorf(CodeInvalid, "the sandbox spec %s allows no agent commands of users: choose one of its agents (%s)",
+			s.ID, s.AgentIDs())
 	}
 	return Errorf(CodeInvalid, "the sandbox spec %s has no agent %q: %s", s.ID, clip(id), s.AgentIDs())
 }

@@ -20,13 +20,19 @@ func TestAgents_Version(t *testing.T) {
 	v := f.store.View()
 	for what, err := range map[string]*Error{
 		"start": v.StartAdmission("ada", &start, f.now), "settings": v.SettingsAdmission("ada", put, f.now),
-		"grouping": v.SettingsAdmission("ada", &SettingsPutBody{Values: SettingsValues{SandboxGroupingStrategy: ptr(GroupAny)}}, f.now),
+		"grouping": v.SettingsAdmission("ada",
+			&SettingsPutBody{Values: SettingsValues{SandboxGroupingStrategy: ptr(GroupAny)}}, f.now),
 	} {
 		if err == nil || err.Code != CodeProtocol || !strings.Contains(err.Message, "protocol version 8") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	same := SettingsValues{AgentKind: ptr(AgentOpenHands), SandboxGroupingStrategy: ptr(GroupNone), GitFullClone: ptr(false), ACPServer: ptr("")}
+	same := SettingsValues{
+		AgentKind:               ptr(AgentOpenHands),
+		SandboxGroupingStrategy: ptr(GroupNone),
+		GitFullClone:            ptr(false),
+		ACPServer:               ptr(""),
+	}
 	if err := v.SettingsAdmission("ada", &SettingsPutBody{Values: same}, f.now); err != nil {
 		t.Errorf("values as below the version: %v", err)
 	}

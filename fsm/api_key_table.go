@@ -65,7 +65,8 @@ func (k *APIKey) validKey(prefix []byte) []byte {
 func hasValidKey(txn *memdb.Txn, userID string, now time.Time) bool {
 	mine := prefixOf(userID)
 	// A key is valid before its end.
-	for k := range from[APIKey](txn, tableAPIKeys, indexValid, appendTime(mine, now.Truncate(time.Microsecond).Add(time.Microsecond))) {
+	for k := range from[APIKey](txn, tableAPIKeys, indexValid,
+		appendTime(mine, now.Truncate(time.Microsecond).Add(time.Microsecond))) {
 		return k.UserID == userID
 	}
 	return false

@@ -41,7 +41,15 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.View()
-	t := &transaction{store: s, before: old, txn: s.db.Txn(true), meta: old.meta, index: old.index, keys: old.keys, settings: map[string]*Settings{}}
+	t := &transaction{
+		store:    s,
+		before:   old,
+		txn:      s.db.Txn(true),
+		meta:     old.meta,
+		index:    old.index,
+		keys:     old.keys,
+		settings: map[string]*Settings{},
+	}
 	// After a panic nothing of the batch is published.
 	defer t.txn.Abort()
 	outcomes := make([]Outcome, len(entries))

@@ -17,7 +17,8 @@ func settingsBody() *SettingsPutBody {
 	return &SettingsPutBody{
 		Values: SettingsValues{
 			Language: ptr("en"), Agent: ptr("CodeActAgent"), LLMModel: ptr("anthropic/claude-sonnet-4"),
-			ConfirmationMode: ptr(false), EnableDefaultCondenser: true, GitUserName: ptr("Ada"), GitUserEmail: ptr("ada@example.org"),
+			ConfirmationMode: ptr(false), EnableDefaultCondenser: true, GitUserName: ptr("Ada"),
+			GitUserEmail: ptr("ada@example.org"),
 		},
 		LLMAPIKey: &SecretRef{Path: "users/u1/settings/llm_api_key", Version: 1},
 	}

@@ -13,9 +13,12 @@ import (
 )
 
 // budgetSettings is the body of a settings.put of typical size.
-const budgetSettings = `{"values":{"language":"en","agent":"CodeActAgent","max_iterations":100,"confirmation_mode":true,` +
-	`"llm_model":"anthropic/claude-sonnet-4","llm_base_url":"https://llm.example.org/v1","enable_default_condenser":true,` +
-	`"git_user_name":"Ada","git_user_email":"ada@example.org"},"llm_api_key":{"path":"users/ada/settings/llm_api_key","version":1}}`
+const budgetSettings = `{"values":{"language":"en","agent":"CodeActAgent",` +
+	`"max_iterations":100,"confirmation_mode":true,` +
+	`"llm_model":"anthropic/claude-sonnet-4","llm_base_url":"https://llm.example.org/v1",` +
+	`"enable_default_condenser":true,` +
+	`"git_user_name":"Ada","git_user_email":"ada@example.org"},` +
+	`"llm_api_key":{"path":"users/ada/settings/llm_api_key","version":1}}`
 
 // TestBudget holds the allocations of a command from its bytes to the store, and of a read.
 func TestBudget(t *testing.T) {

@@ -57,12 +57,14 @@ func (t *transaction) applyCertificateRevoke(b *CertificateRevokeBody) (Result, 
 	}
 	switch {
 	case b.Fingerprint == "" && !t.meta.active(VersionRotate):
-		return Result{}, Errorf(CodeProtocol, "revoking all certificates of a node needs protocol version %d and the cluster is at %d: upgrade every node, or give a fingerprint",
+		return Result{}, Errorf(CodeProtocol, "revoking all certificates of a node needs protocol version %d and the "+
+			"cluster is at %d: upgrade every node, or give a fingerprint",
 			VersionRotate, t.meta.ProtocolVersion)
 	case slices.ContainsFunc(t.meta.Revoked, known):
 		return Result{}, nil
 	case len(t.meta.Revoked) >= maxRevoked:
-		return Result{}, Errorf(CodeConflict, "%d certificates are revoked already: make a new CA, and new certificates for all nodes", maxRevoked)
+		return Result{}, Errorf(CodeConflict,
+			"%d certificates are revoked already: make a new CA, and new certificates for all nodes", maxRevoked)
 	}
 	t.meta.Revoked = append(slices.Clip(t.meta.Revoked), RevokedCertificate{b.Fingerprint, b.Node, t.now})
 	return Result{}, nil

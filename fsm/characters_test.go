@@ -73,8 +73,18 @@ func boundedTexts() []boundedText {
 		start("source", MaxLine, 4096, func(q *StartRequest, s string) { q.Plugins = []PluginSource{{Source: s}} }),
 		start("ref", MaxPath, path, func(q *StartRequest, s string) { q.Plugins = []PluginSource{{Ref: &s}} }),
 		start("repo_path", MaxPath, path, func(q *StartRequest, s string) { q.Plugins = []PluginSource{{RepoPath: &s}} }),
-		{"title", func(s string) Body { return &ConversationUpdateBody{ID: "c", Set: []string{"title"}, Title: &s} }, MaxLine, detail},
-		{"name", func(s string) Body { return &APIKeyCreateBody{Lookup: "a", Hash: sha("a"), UserID: "ada", Name: s} }, MaxName, name},
+		{
+			"title",
+			func(s string) Body { return &ConversationUpdateBody{ID: "c", Set: []string{"title"}, Title: &s} },
+			MaxLine,
+			detail,
+		},
+		{
+			"name",
+			func(s string) Body { return &APIKeyCreateBody{Lookup: "a", Hash: sha("a"), UserID: "ada", Name: s} },
+			MaxName,
+			name,
+		},
 		{"a spec's id", func(s string) Body {
 			spec := dockerSpec(s)
 			return &SpecApplyBody{Specs: []Spec{spec}}

@@ -122,7 +122,8 @@ func (t *transaction) applyClientMark(b *ClientMarkBody) (Result, *Error) {
 	case was.Mark == ClientLost && b.Mark == ClientDraining:
 		return Result{}, Errorf(CodeConflict, "the client %s is marked as lost: what was on it comes back from copies", b.ID)
 	case was.Mark == "" && len(t.meta.Clients) >= maxClients:
-		return Result{}, Errorf(CodeConflict, "%d clients are marked already: end the marks of those that are gone", maxClients)
+		return Result{}, Errorf(CodeConflict, "%d clients are marked already: end the marks of those that are gone",
+			maxClients)
 	}
 	next := ClientMark{ID: b.ID, Mark: b.Mark, Since: t.now}
 	if b.Mark == ClientDraining && t.meta.active(VersionRoom) {

@@ -114,7 +114,13 @@ type Command struct {
 // NewCommand builds a command. The type is the body's; the time is converted to UTC and truncated
 // to microseconds. It is pure: the caller draws the id and reads the clock.
 func NewCommand(id string, now time.Time, userID string, body Body) Command {
-	return Command{ID: id, Type: body.CommandType(), Time: now.UTC().Truncate(time.Microsecond), UserID: userID, Body: body}
+	return Command{
+		ID:     id,
+		Type:   body.CommandType(),
+		Time:   now.UTC().Truncate(time.Microsecond),
+		UserID: userID,
+		Body:   body,
+	}
 }
 
 // Body is the type-specific part of a Command. Implementations are plain data
@@ -152,7 +158,8 @@ func (c Command) tooLarge(size int) *Error {
 	if c.Type == StartTaskCreate {
 		remedy = "start with less, and send pictures and long texts with send-message, which the log does not hold"
 	}
-	return Errorf(CodeInvalid, "the request comes to %d bytes in the cluster's log, which takes %d: %s", size, MaxCommandBytes, remedy)
+	return Errorf(CodeInvalid, "the request comes to %d bytes in the cluster's log, which takes %d: %s", size,
+		MaxCommandBytes, remedy)
 }
 
 // DecodeCommand reads what Encode wrote. An unknown type is an error. In Apply the error stops the

@@ -105,7 +105,8 @@ func (t *transaction) forgotten(cmd Command) (Outcome, bool) {
 		return Outcome{}, false
 	}
 	return Outcome{Result{Index: t.index}, &Error{Code: CodeOutcomeUnknown, RetryAfter: time.Second, Message: fmt.Sprintf(
-		"the command is of %s and ids are remembered after %s only: it was not applied now, and may have been before; if this repeats, the nodes' clocks differ",
+		"the command is of %s and ids are remembered after %s only: it was not applied now, and may have been before; "+
+			"if this repeats, the nodes' clocks differ",
 		cmd.Time.UTC(), until)}}, true
 }
 
@@ -216,7 +217,8 @@ func (r *commandRecord) blank() *commandRecord {
 	b := *r
 	b.Result = Result{Index: r.Result.Index}
 	b.Err = Errorf(CodeOutcomeUnknown,
-		"the user was deleted after this was first asked for: look what is there, and repeat it with another Idempotency-Key if need be")
+		"the user was deleted after this was first asked for: look what is there, "+
+			"and repeat it with another Idempotency-Key if need be")
 	return &b
 }
 

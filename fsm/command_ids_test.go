@@ -117,7 +117,12 @@ func TestNothingIsAppliedTwice(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		f := newFixture(t)
-		off := time.Duration(rapid.SampledFrom([]int{0, 0, 1, -1}).Draw(r, "off")*rapid.IntRange(1, 1000).Draw(r, "by")) * time.Second
+		off := time.Duration(rapid.SampledFrom([]int{
+			0,
+			0,
+			1,
+			-1,
+		}).Draw(r, "off")*rapid.IntRange(1, 1000).Draw(r, "by")) * time.Second
 		if off == 0 {
 			f.store.commands.room = 8 << 10 // about thirty commands
 		}
@@ -132,7 +137,9 @@ func TestNothingIsAppliedTwice(t *testing.T) {
 				f.now = f.now.Add(-off)
 			}
 			f.index++
-			cmd := NewCommand(fmt.Sprint("c", f.index), f.now.Add(time.Duration(rapid.IntRange(-50, 50).Draw(r, "skew"))*time.Second), "ada",
+			cmd := NewCommand(fmt.Sprint("c", f.index), f.now.Add(
+				time.Duration(rapid.IntRange(-50, 50).Draw(r, "skew"))*time.Second,
+			), "ada",
 				&SettingsPutBody{Values: SettingsValues{Language: ptr(fmt.Sprint(f.index))}})
 			if rapid.IntRange(0, 3).Draw(r, "client") == 0 {
 				cmd.Fingerprint = "f"
@@ -144,7 +151,8 @@ func TestNothingIsAppliedTwice(t *testing.T) {
 				}
 				before := asJSON(t, f.store.View().Settings("ada"))
 				res, err := f.apply(cmd)
-				if err == nil && !res.Replayed || err != nil && CodeOf(err) != CodeOutcomeUnknown || asJSON(t, f.store.View().Settings("ada")) != before {
+				if err == nil && !res.Replayed || err != nil && CodeOf(err) != CodeOutcomeUnknown ||
+					asJSON(t, f.store.View().Settings("ada")) != before {
 					r.Fatalf("%s of %s at %s: %+v %v", cmd.ID, cmd.Time, f.now, res, err)
 				}
 				continue
@@ -166,7 +174,14 @@ func TestNothingIsAppliedTwice(t *testing.T) {
 // TestWrongClocks: a leader whose clock is wrong for a while blocks writes for at most
 // InternalResultTTL, and it can open its term.
 func TestWrongClocks(t *testing.T) {
-	for _, off := range []time.Duration{-24 * time.Hour, -10 * time.Minute, -3 * time.Minute, 3 * time.Minute, 10 * time.Minute, 24 * time.Hour} {
+	for _, off := range []time.Duration{
+		-24 * time.Hour,
+		-10 * time.Minute,
+		-3 * time.Minute,
+		3 * time.Minute,
+		10 * time.Minute,
+		24 * time.Hour,
+	} {
 		f := newFixture(t).open()
 		refused := 0
 		write := func(at time.Time) Code {
@@ -271,7 +286,8 @@ func TestHeavyResults(t *testing.T) {
 		if _, err := f.store.Apply(f.index-1, internal); err != nil {
 			t.Fatal(err)
 		}
-		client := NewCommand("c-"+id, f.now, "ada", &StartTaskCreateBody{ID: "x" + id, ConversationID: "x" + id, Request: body.Request})
+		client := NewCommand("c-"+id, f.now, "ada",
+			&StartTaskCreateBody{ID: "x" + id, ConversationID: "x" + id, Request: body.Request})
 		client.Fingerprint = "f"
 		if _, err := f.store.Apply(f.index, client); err != nil {
 			t.Fatal(err)
@@ -281,7 +297,8 @@ func TestHeavyResults(t *testing.T) {
 	if n, w := len(f.store.commands.byID), f.store.commands.weight; n < 130 || w > 4096*n {
 		t.Errorf("%d results of %d bytes are kept", n, w)
 	}
-	if r, err := f.store.Apply(f.index+1, internals[0]); err != nil || !r.Replayed || r.StartTask.Request.InitialMessage.Content[0].Text != text {
+	if r, err := f.store.Apply(f.index+1, internals[0]); err != nil || !r.Replayed ||
+		r.StartTask.Request.InitialMessage.Content[0].Text != text {
 		t.Errorf("the first again: %v", err)
 	}
 	if u := f.store.usageOf("ada"); u.clientCommands < 50 || u.clientCommands > 64 || u.clientWeight > maxClientWeight {

@@ -65,7 +65,8 @@ func (c *commandWindow) insert(r *commandRecord, weight int) {
 	second := r.Time.Unix()
 	i, found := len(c.seconds)-1, len(c.seconds) > 0 && c.seconds[len(c.seconds)-1].second == second
 	if !found {
-		i, found = slices.BinarySearchFunc(c.seconds, second, func(s *commandSecond, at int64) int { return cmp.Compare(s.second, at) })
+		i, found = slices.BinarySearchFunc(c.seconds, second,
+			func(s *commandSecond, at int64) int { return cmp.Compare(s.second, at) })
 	}
 	if !found {
 		c.seconds = slices.Insert(c.seconds, i, &commandSecond{second: second})

@@ -22,7 +22,16 @@ func TestSpecApply_ConfinementComesWithItsVersion(t *testing.T) {
 		}
 	}
 	// What was stored before is shown as what its driver gives.
-	raw := Spec{ID: "raw", Template: Template{Driver: DriverRawExec, Command: "/agent", CPU: 1, Memory: 1, Ports: map[string]int{PortAgentServer: 0}}}
+	raw := Spec{
+		ID: "raw",
+		Template: Template{
+			Driver:  DriverRawExec,
+			Command: "/agent",
+			CPU:     1,
+			Memory:  1,
+			Ports:   map[string]int{PortAgentServer: 0},
+		},
+	}
 	f.do("", &SpecApplyBody{Specs: []Spec{raw}})
 	if got := f.store.View().Spec("raw").Template; got.Isolation != "" || got.Isolated() != IsolationNone {
 		t.Errorf("isolation %q of an earlier spec, shown as %q", got.Isolation, got.Isolated())

@@ -42,7 +42,11 @@ func (c *Conversation) check(r *rules) {
 		limit int
 	}{
 		{"selected_repository", c.SelectedRepository, MaxPath}, {"selected_branch", c.SelectedBranch, MaxPath},
-		{"title", c.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", c.Trigger, MaxName}, {"llm_model", c.LLMModel, MaxLine},
+		{
+			"title",
+			c.Title,
+			r.limit(MaxLine, MaxParagraph),
+		}, {"trigger", c.Trigger, MaxName}, {"llm_model", c.LLMModel, MaxLine},
 	} {
 		r.optional(f.name, f.value, f.limit)
 	}

@@ -52,11 +52,16 @@ func TestConversationDelete_EndsTheStartsOfChildren(t *testing.T) {
 		sandbox string
 		want    Desired
 	}{
-		"in its parent's sandbox":          {child, "", "sb-c1", DesiredDeleted},
-		"bound to its parent's sandbox":    {child, "sb-c1", "sb-c1", DesiredDeleted},
-		"in another sandbox":               {apart, "", "sb2", DesiredRunning},
-		"bound to another sandbox":         {apart, "sb2", "sb2", DesiredRunning},
-		"of a child, in another sandbox":   {StartRequest{ParentConversationID: ptr("c3"), SandboxID: ptr("sb2")}, "sb2", "sb2", DesiredRunning},
+		"in its parent's sandbox":       {child, "", "sb-c1", DesiredDeleted},
+		"bound to its parent's sandbox": {child, "sb-c1", "sb-c1", DesiredDeleted},
+		"in another sandbox":            {apart, "", "sb2", DesiredRunning},
+		"bound to another sandbox":      {apart, "sb2", "sb2", DesiredRunning},
+		"of a child, in another sandbox": {
+			StartRequest{ParentConversationID: ptr("c3"), SandboxID: ptr("sb2")},
+			"sb2",
+			"sb2",
+			DesiredRunning,
+		},
 		"of a child, in the first sandbox": {StartRequest{ParentConversationID: ptr("c3")}, "", "sb-c1", DesiredDeleted},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +70,8 @@ func TestConversationDelete_EndsTheStartsOfChildren(t *testing.T) {
 			f.conversation("ada", "c1")
 			f.do("ada", &StartTaskCreateBody{ID: "t3", ConversationID: "c3", Request: child})
 			f.do("", &StartTaskBindBody{ID: "t3", SandboxID: "sb-c1"})
-			f.do("", &StartTaskFinishBody{ID: "t3", Conversation: Conversation{ID: "c3", ParentID: ptr("c1"), AgentKind: "openhands"}})
+			f.do("",
+				&StartTaskFinishBody{ID: "t3", Conversation: Conversation{ID: "c3", ParentID: ptr("c1"), AgentKind: "openhands"}})
 			f.sandbox("ada", "sb2")
 			f.do("ada", &StartTaskCreateBody{ID: "t2", ConversationID: "c2", Request: c.request})
 			if c.bound != "" {
@@ -79,7 +85,8 @@ func TestConversationDelete_EndsTheStartsOfChildren(t *testing.T) {
 			if got := f.desired(c.sandbox); got != c.want {
 				t.Errorf("the sandbox %s is to be %q, want %s", c.sandbox, got, c.want)
 			}
-			_ = f.fails(CodeConflict, "", &StartTaskFinishBody{ID: "t2", Conversation: Conversation{ID: "c2", ParentID: ptr("c1"), AgentKind: "openhands"}})
+			_ = f.fails(CodeConflict, "",
+				&StartTaskFinishBody{ID: "t2", Conversation: Conversation{ID: "c2", ParentID: ptr("c1"), AgentKind: "openhands"}})
 			if n := f.store.View().CountConversations("ada", ConversationFilter{IncludeSub: true}); n != 0 {
 				t.Errorf("%d conversations are left", n)
 			}
@@ -96,9 +103,15 @@ func TestConversationDelete_TakesTheSandboxesOfChildren(t *testing.T) {
 	for i, sandbox := range []string{"sb2", "sb3"} {
 		id := fmt.Sprint("c1", i)
 		f.sandbox("ada", sandbox)
-		f.do("ada", &StartTaskCreateBody{ID: "t-" + id, ConversationID: id, Request: StartRequest{ParentConversationID: ptr("c1"), SandboxID: &sandbox}})
+		f.do("ada",
+			&StartTaskCreateBody{
+				ID:             "t-" + id,
+				ConversationID: id,
+				Request:        StartRequest{ParentConversationID: ptr("c1"), SandboxID: &sandbox},
+			})
 		f.do("", &StartTaskBindBody{ID: "t-" + id, SandboxID: sandbox})
-		f.do("", &StartTaskFinishBody{ID: "t-" + id, Conversation: Conversation{ID: id, ParentID: ptr("c1"), AgentKind: "openhands"}})
+		f.do("",
+			&StartTaskFinishBody{ID: "t-" + id, Conversation: Conversation{ID: id, ParentID: ptr("c1"), AgentKind: "openhands"}})
 	}
 	f.do("ada", &StartTaskCreateBody{ID: "t9", ConversationID: "c9", Request: StartRequest{SandboxID: ptr("sb3")}})
 	f.do("ada", &ConversationDeleteBody{ID: "c1", DeleteSandbox: true})
@@ -115,12 +128,14 @@ func TestStartTaskFinish_ParentThatIsGone(t *testing.T) {
 	f := newFixture(t).open()
 	f.conversation("ada", "c1")
 	for _, id := range []string{"c2", "c3"} {
-		f.do("ada", &StartTaskCreateBody{ID: "t-" + id, ConversationID: id, Request: StartRequest{ParentConversationID: ptr("c1")}})
+		f.do("ada",
+			&StartTaskCreateBody{ID: "t-" + id, ConversationID: id, Request: StartRequest{ParentConversationID: ptr("c1")}})
 		f.do("", &StartTaskBindBody{ID: "t-" + id, SandboxID: "sb-c1"})
 	}
 	f.do("ada", &ConversationDeleteBody{ID: "c1"})
 	finish := func(id string) {
-		f.do("", &StartTaskFinishBody{ID: "t-" + id, Conversation: Conversation{ID: id, ParentID: ptr("c1"), AgentKind: "openhands"}})
+		f.do("",
+			&StartTaskFinishBody{ID: "t-" + id, Conversation: Conversation{ID: id, ParentID: ptr("c1"), AgentKind: "openhands"}})
 	}
 	finish("c2") // before version 3 the parent stays
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
@@ -138,12 +153,14 @@ func TestStartTaskCreate_EmptySandboxID(t *testing.T) {
 	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Total: 1}}})
 	f.conversation("ada", "c1")
 	q := StartRequest{
-		ParentConversationID: ptr("c1"), SandboxID: ptr(""), SelectedRepository: ptr(""), SelectedBranch: ptr(""), LLMModel: ptr(""),
+		ParentConversationID: ptr("c1"), SandboxID: ptr(""), SelectedRepository: ptr(""), SelectedBranch: ptr(""),
+		LLMModel: ptr(""),
 	}
 	if err := f.store.View().StartAdmission("ada", &q, f.now); err != nil {
 		t.Fatalf("admission: %v", err)
 	}
-	f.do("ada", &ConversationUpdateBody{ID: "c1", Set: []string{"selected_repository"}, SelectedRepository: ptr("octo/app")})
+	f.do("ada",
+		&ConversationUpdateBody{ID: "c1", Set: []string{"selected_repository"}, SelectedRepository: ptr("octo/app")})
 	r, err := f.apply(f.command("ada", &StartTaskCreateBody{ID: "t2", ConversationID: "c2", Request: q}))
 	if err != nil {
 		t.Fatalf("admitted, and then: %v", err)

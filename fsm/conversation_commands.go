@@ -30,7 +30,8 @@ func (b *ConversationUpdateBody) check(r *rules) {
 	}
 	if r.err == nil {
 		c := Conversation{
-			ID: "x", Title: b.Title, SelectedRepository: b.SelectedRepository, SelectedBranch: b.SelectedBranch, GitProvider: b.GitProvider,
+			ID: "x", Title: b.Title, SelectedRepository: b.SelectedRepository, SelectedBranch: b.SelectedBranch,
+			GitProvider: b.GitProvider,
 		}
 		c.check(r)
 	}
@@ -132,7 +133,8 @@ func (t *transaction) applyConversationDelete(b *ConversationDeleteBody) (Result
 		t.dropConversation(next)
 		gone[next.ID] = true
 		sandboxes = append(sandboxes, next.SandboxID)
-		todo = append(todo, collect(withPrefix[Conversation](t.txn, tableConversations, indexParent, prefixOf(user, next.ID)))...)
+		todo = append(todo,
+			collect(withPrefix[Conversation](t.txn, tableConversations, indexParent, prefixOf(user, next.ID)))...)
 	}
 	if t.meta.active(VersionHistory) {
 		sandboxes = append(sandboxes, t.endChildStarts(user, gone)...)
@@ -174,7 +176,8 @@ func (t *transaction) endChildStarts(user string, gone map[string]bool) (sandbox
 // dropConversation removes one conversation and its finished start tasks.
 func (t *transaction) dropConversation(c *Conversation) {
 	drop(t, tableConversations, c)
-	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexConversation, prefixOf(c.UserID, c.ID))) {
+	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexConversation,
+		prefixOf(c.UserID, c.ID))) {
 		if task.Done() {
 			drop(t, tableStartTasks, task)
 			t.store.usageOf(task.UserID).doneTasks--
@@ -194,7 +197,8 @@ func (t *transaction) needed(s *Sandbox) bool {
 // starting reports whether an unfinished start task uses the sandbox or is going to.
 func (t *transaction) starting(s *Sandbox) bool {
 	for task := range withPrefix[StartTask](t.txn, tableStartTasks, indexOpen, nil) {
-		named := task.SandboxID == "" && task.UserID == s.UserID && t.meta.active(VersionHistory) && valueOr(task.Request.SandboxID, "") == s.ID
+		named := task.SandboxID == "" && task.UserID == s.UserID && t.meta.active(VersionHistory) &&
+			valueOr(task.Request.SandboxID, "") == s.ID
 		if task.SandboxID == s.ID || named {
 			return true
 		}

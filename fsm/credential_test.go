@@ -38,7 +38,13 @@ func TestApply_Credential(t *testing.T) {
 		"another key was revoked": {Credential{Lookup: "ka"}, func(f *fixture) { f.do("", &APIKeyRevokeBody{ID: 2}) }, true},
 		"a suspended key": {Credential{Lookup: "ka"}, func(f *fixture) {
 			f.index++
-			if _, err := f.store.Succeed(Succession{ID: "act", At: f.now, Kind: FindingRestored, Index: f.index, SuspendKeys: true}); err != nil {
+			if _, err := f.store.Succeed(Succession{
+				ID:          "act",
+				At:          f.now,
+				Kind:        FindingRestored,
+				Index:       f.index,
+				SuspendKeys: true,
+			}); err != nil {
 				f.t.Fatal(err)
 			}
 		}, false},
@@ -60,7 +66,8 @@ func TestApply_Credential(t *testing.T) {
 				cmd := f.command("ada", &SettingsPutBody{})
 				cmd.Credential = c.credential
 				_, err := f.apply(cmd)
-				if want := c.good || f.store.View().ProtocolVersion() < 3; (err == nil) != want || err != nil && CodeOf(err) != CodeUnauthorized {
+				if want := c.good || f.store.View().ProtocolVersion() < 3; (err == nil) != want ||
+					err != nil && CodeOf(err) != CodeUnauthorized {
 					t.Errorf("it comes to %v, want it applied: %t", err, want)
 				}
 				if stored := f.store.View().Settings("ada") != nil; stored != (err == nil) {

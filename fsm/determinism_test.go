@@ -15,7 +15,8 @@ import (
 // random source, the environment or another of the project's packages.
 func TestNoClockNoChance(t *testing.T) {
 	allowed := []string{
-		"bufio", "bytes", "cmp", "container/heap", "context", "crypto/hmac", "crypto/sha256", "encoding/base64", "encoding/binary",
+		"bufio", "bytes", "cmp", "container/heap", "context", "crypto/hmac", "crypto/sha256", "encoding/base64",
+		"encoding/binary",
 		"encoding/hex", "encoding/json", "errors", "fmt", "hash", "io", "iter", "maps", "math", "path", "reflect", "slices",
 		"strconv", "strings", "sync", "sync/atomic", "time", "unicode/utf8", "github.com/hashicorp/go-memdb",
 		"github.com/go-json-experiment/json/v1",

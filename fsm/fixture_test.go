@@ -152,7 +152,8 @@ func dump(s *Store) map[string]json.RawMessage {
 		if u.Usage == (Usage{StateBytes: u.StateBytes, doneBytes: u.doneBytes}) {
 			continue // TestUsageIsARecount has the bytes
 		}
-		rows["usage "+cmp.Or(u.user, "(all)")] = fmt.Appendf(nil, `{"running":%d,"total":%d,"cpu":%d,"memory":%d,"starts":%d}`,
+		rows["usage "+cmp.Or(u.user, "(all)")] = fmt.Appendf(nil,
+			`{"running":%d,"total":%d,"cpu":%d,"memory":%d,"starts":%d}`,
 			u.Running, u.Total, u.CPU, u.Memory, u.starts)
 	}
 	for r := range withPrefix[secretRef](p.view.txn, tableSecretRefs, indexID, nil) {

@@ -50,7 +50,8 @@ func TestFullState_WhatExpiredGivesItsRoom(t *testing.T) {
 			if err := f.store.View().StartAdmission(who, &request, f.now); err != nil {
 				t.Errorf("400 days later, of %d results, a view says: %v", n, err)
 			}
-			if _, err := f.client(who, "new", "f", &StartTaskCreateBody{ID: "t2", ConversationID: "t2", Request: request}); err != nil {
+			if _, err := f.client(who, "new", "f",
+				&StartTaskCreateBody{ID: "t2", ConversationID: "t2", Request: request}); err != nil {
 				t.Errorf("400 days later Apply says: %v", err)
 			}
 		})
@@ -84,7 +85,8 @@ func TestFullState_APurgeTakesResults(t *testing.T) {
 	f := newStateFixture(t)
 	f.key("ada", "ka1", nil)
 	n := fillWithResults(t, f) // key n is remembered for two minutes only
-	task := f.command("ada", &StartTaskCreateBody{ID: "t1", ConversationID: "t1", Request: StartRequest{Title: ptr("mine")}})
+	task := f.command("ada",
+		&StartTaskCreateBody{ID: "t1", ConversationID: "t1", Request: StartRequest{Title: ptr("mine")}})
 	task.ID, task.Fingerprint = "key-task", "f"
 	if _, err := f.apply(task); err != nil && CodeOf(err) != CodeLimit {
 		t.Fatal(err)
@@ -120,7 +122,9 @@ func TestFullState_SecretsCount(t *testing.T) {
 	f := newStateFixture(t)
 	put := func(i int) *SettingsPutBody {
 		name := fmt.Sprint("s", i)
-		return &SettingsPutBody{CustomSecrets: []CustomSecret{{Name: name, Ref: SecretRef{Path: name, Version: i + 1, Bytes: MaxSecretBytes}}}}
+		return &SettingsPutBody{
+			CustomSecrets: []CustomSecret{{Name: name, Ref: SecretRef{Path: name, Version: i + 1, Bytes: MaxSecretBytes}}},
+		}
 	}
 	n := 0
 	for ; n < 20; n++ {

@@ -25,32 +25,86 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&ConversationSwitchLLMBody{ID: "c1", Model: "gpt-5"},
 		&StartTaskAnswerBody{ID: "t2", Hash: genTaskSetup("setup").Hash, Accept: true},
 		&SandboxAcceptWorkspaceBody{ID: "sb-c1", Operator: true},
-		&SandboxShareBody{ID: "sb-c1", Port: "VSCODE", Share: "h1", Until: now.Add(time.Hour)}, &SandboxUnshareBody{ID: "sb-c1", Port: "VSCODE"},
+		&SandboxShareBody{
+			ID:    "sb-c1",
+			Port:  "VSCODE",
+			Share: "h1",
+			Until: now.Add(time.Hour),
+		}, &SandboxUnshareBody{ID: "sb-c1", Port: "VSCODE"},
 		&SandboxRedeemBody{ID: "sb-c1", Hash: sha("code"), Until: now.Add(time.Minute)},
-		&SandboxRotateKeyBody{ID: "sb-c1", KeyRef: SecretRef{Path: SandboxKeyPath("sb-c1"), Version: 2}, KeyHash: sha("second")},
+		&SandboxRotateKeyBody{
+			ID:      "sb-c1",
+			KeyRef:  SecretRef{Path: SandboxKeyPath("sb-c1"), Version: 2},
+			KeyHash: sha("second"),
+		},
 	}
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},
-		&StartTaskQueueBody{"t2", PendingMessage{"m1", Message{"user", []ContentBlock{{Type: BlockText, Text: "go on"}}, true}}},
+		&StartTaskQueueBody{
+			"t2",
+			PendingMessage{"m1", Message{"user", []ContentBlock{{Type: BlockText, Text: "go on"}}, true}},
+		},
 		&StartTaskAskBody{ID: "t2", Setup: *genTaskSetup("setup")},
-		goodObservation(), goodFinish(), &SpecApplyBody{Specs: []Spec{dockerSpec("go")}, Replace: true}, &APIKeyRevokeBody{ID: 1},
-		&InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 1}, OnLimit: OnLimitPauseOldest, CORS: CORS{Origins: []string{"https://a.example"}}}, CheckIndex: new(uint64(0))}, &PoolDropBody{ID: "m1"},
+		goodObservation(), goodFinish(), &SpecApplyBody{
+			Specs:   []Spec{dockerSpec("go")},
+			Replace: true,
+		}, &APIKeyRevokeBody{ID: 1},
+		&InstallationConfigureBody{
+			Installation: Installation{
+				PerUser: Limits{Running: 1},
+				OnLimit: OnLimitPauseOldest,
+				CORS:    CORS{Origins: []string{"https://a.example"}},
+			},
+			CheckIndex: new(uint64(0)),
+		}, &PoolDropBody{ID: "m1"},
 		&UserConfigureBody{UserID: "ada", Limits: &Limits{CPU: 1}}, &SpecPoolBody{"py", 2}, newMember("m2", "py"),
-		&SandboxTouchBody{[]Touch{{"sb-c1", now, "c1"}}}, &SandboxExpireBody{ID: "sb-c1", Generation: 3, Action: ExpirePause, Reason: PausedByMaxRunning},
-		&TermOpenBody{Term: 2, Node: "n2", ClusterID: "test"}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},
+		&SandboxTouchBody{[]Touch{{"sb-c1", now, "c1"}}}, &SandboxExpireBody{
+			ID:         "sb-c1",
+			Generation: 3,
+			Action:     ExpirePause,
+			Reason:     PausedByMaxRunning,
+		},
+		&TermOpenBody{
+			Term:      2,
+			Node:      "n2",
+			ClusterID: "test",
+		}, &ProtocolRaiseBody{Version: ProtocolVersion}, &SpecDeleteBody{ID: "py"},
 		&APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"},
-		&MarkNoteBody{Store: StoreNomad}, &HoldBeginBody{Findings: []Finding{{Kind: FindingStranger, Store: StoreVault, ID: "x"}}},
-		&SandboxAdoptBody{ID: "sb-c1", Generation: 2}, &HoldReleaseBody{Adopt: []Adopted{{"n", 9}}}, &RemovalReserveBody{RemovalJob, 3, 5},
-		&OrphanNoteBody{[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}}}, &OrphanDeleteBody{OrphanJob, "gone"},
+		&MarkNoteBody{Store: StoreNomad}, &HoldBeginBody{
+			Findings: []Finding{{Kind: FindingStranger, Store: StoreVault, ID: "x"}},
+		},
+		&SandboxAdoptBody{
+			ID:         "sb-c1",
+			Generation: 2,
+		}, &HoldReleaseBody{Adopt: []Adopted{{"n", 9}}}, &RemovalReserveBody{RemovalJob, 3, 5},
+		&OrphanNoteBody{
+			[]Orphan{{Kind: OrphanJob, Sandbox: "gone", Reason: OrphanUnowned}},
+		}, &OrphanDeleteBody{OrphanJob, "gone"},
 		&OrphanForgetBody{OrphanJob, []string{"gone"}},
-		&OrphanRestoreBody{Volume: "v1", ID: "s8", KeyRef: SecretRef{Path: SandboxKeyPath("s8"), Version: 1}, KeyHash: sha("s8")}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},
-		&CertificateRevokeBody{sha("certificate"), "n3"}, &CertificateAllowBody{"n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
+		&OrphanRestoreBody{
+			Volume:  "v1",
+			ID:      "s8",
+			KeyRef:  SecretRef{Path: SandboxKeyPath("s8"), Version: 1},
+			KeyHash: sha("s8"),
+		}, &APIKeyEnableBody{1}, &BackupNoteBody{File: "b.snap", Node: "n1", Index: 3, Size: 9},
+		&CertificateRevokeBody{
+			sha("certificate"),
+			"n3",
+		}, &CertificateAllowBody{"n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
 		&LLMReportBody{[]LLMReport{{"ada", "c1", "m1", ModelUsage{Requests: 1, Cost: 2}}}},
 		&UserDisableBody{"ada"}, &UserEnableBody{"ada"}, &UserDeleteBody{"bob"},
-		&ClientMarkBody{"client-1", ClientDraining}, &ClientDrainBody{ID: "client-1", Since: now, First: "sb-c1"}, &ClientMarkBody{"client-1", ClientLost},
+		&ClientMarkBody{"client-1", ClientDraining}, &ClientDrainBody{
+			ID:    "client-1",
+			Since: now,
+			First: "sb-c1",
+		}, &ClientMarkBody{"client-1", ClientLost},
 		&SandboxCopiedBody{ID: "sb-c1", Copy: Copy{ID: "1-a", Sum: sha("manifest"), At: now}},
-		&SandboxMoveBody{ID: "sb-c1", From: "client-1"}, &SandboxMovedBody{ID: "sb-c1", Attempt: 1, Home: Home{Volume: "v2", Client: "client-2"}},
+		&SandboxMoveBody{ID: "sb-c1", From: "client-1"}, &SandboxMovedBody{
+			ID:      "sb-c1",
+			Attempt: 1,
+			Home:    Home{Volume: "v2", Client: "client-2"},
+		},
 	}
 	return ofUsers, ofLeader
 }
@@ -82,9 +136,12 @@ func FuzzDecodeCommand(f *testing.F) {
 	for _, raw := range seedCommands(f) {
 		f.Add(raw)
 	}
-	for _, s := range []string{"", "{", "moon.fly{}", `term.open{"type":"term.open","body":null}`, `term.open{"type":"term.open","body":[]}`,
-		`sandbox.pause{"id":"x","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"ada","body":{"id":"x","ID":"y"}}`,
-		`settings.put{"type":"settings.put","user_id":"ada","body":{"llm_api_key":{"path":"users/ada/a","version":2,"created":"2026-01-02T03:04:05.1Z"}}}`,
+	for _, s := range []string{"", "{", "moon.fly{}", `term.open{"type":"term.open","body":null}`,
+		`term.open{"type":"term.open","body":[]}`,
+		`sandbox.pause{"id":"x","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"ada",` +
+			`"body":{"id":"x","ID":"y"}}`,
+		`settings.put{"type":"settings.put","user_id":"ada","body":{"llm_api_key":{"path":"users/ada/a",` +
+			`"version":2,"created":"2026-01-02T03:04:05.1Z"}}}`,
 		`sandbox.touch{"type":"sandbox.touch","body":{"touches":[null,{},{"at":"9999-12-31T23:59:59Z"}]}}`} {
 		f.Add([]byte(s))
 	}
@@ -124,7 +181,8 @@ func readAlike(t testing.TB, raw []byte, cmd Command, refused error) {
 		return
 	}
 	old := Command{Body: body}
-	if err := json.Unmarshal(raw[start:], &old); (err == nil && old.Body != nil && old.Type == CommandType(raw[:start])) != (refused == nil) {
+	if err := json.Unmarshal(raw[start:], &old); (err == nil && old.Body != nil &&
+		old.Type == CommandType(raw[:start])) != (refused == nil) {
 		t.Fatalf("%q: encoding/json says %v, DecodeCommand %v", raw, err, refused)
 	}
 	if refused == nil && !reflect.DeepEqual(old, cmd) {
@@ -339,7 +397,11 @@ func seal(lines []byte) []byte {
 		lines = append(bytes.Clone(lines), '\n')
 	}
 	sum := sha256.Sum256(lines)
-	trailer, err := json.Marshal(snapshotTrailer{bytes.Count(lines, []byte("\n")) - 1, int64(len(lines)), hex.EncodeToString(sum[:])})
+	trailer, err := json.Marshal(snapshotTrailer{
+		bytes.Count(lines, []byte("\n")) - 1,
+		int64(len(lines)),
+		hex.EncodeToString(sum[:]),
+	})
 	if err != nil {
 		panic(fmt.Sprint("a trailer is plain data: ", err))
 	}

@@ -22,7 +22,12 @@ func genPageBody(t *rapid.T, c CommandType) (string, Body) {
 			Operator: rapid.Bool().Draw(t, "operator"),
 		}
 	case SandboxUnshare:
-		return user, &SandboxUnshareBody{ID: id, Port: port, Share: share, Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0}
+		return user, &SandboxUnshareBody{
+			ID:       id,
+			Port:     port,
+			Share:    share,
+			Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0,
+		}
 	default:
 		return user, &SandboxRedeemBody{ID: id, Hash: sha(oneOf("a", "b").Draw(t, "code")), Until: until}
 	}
@@ -40,6 +45,11 @@ func genMoveBody(t *rapid.T, c CommandType) Body {
 	case SandboxMove:
 		return &SandboxMoveBody{ID: id, Attempt: attempt, From: "client-1", End: rapid.IntRange(0, 4).Draw(t, "end") == 0}
 	default:
-		return &SandboxMovedBody{ID: id, Attempt: attempt, Home: Home{Volume: "v2", Client: "client-2", Lost: rapid.Bool().Draw(t, "lost")}, Left: oneOf("", "v1").Draw(t, "left")}
+		return &SandboxMovedBody{
+			ID:      id,
+			Attempt: attempt,
+			Home:    Home{Volume: "v2", Client: "client-2", Lost: rapid.Bool().Draw(t, "lost")},
+			Left:    oneOf("", "v1").Draw(t, "left"),
+		}
 	}
 }

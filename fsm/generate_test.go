@@ -128,7 +128,10 @@ func genSpecApply(t *rapid.T) *SpecApplyBody {
 			s.Template.Isolation = IsolationStandard
 		}
 		if rapid.IntRange(0, 3).Draw(t, "agents") == 0 {
-			s.Agents, s.AllowAgentCommand = []Agent{{ID: "opencode"}, {ID: "mine", Command: "agent", Args: []string{"acp"}}}, true
+			s.Agents, s.AllowAgentCommand = []Agent{
+				{ID: "opencode"},
+				{ID: "mine", Command: "agent", Args: []string{"acp"}},
+			}, true
 		}
 		b.Specs = append(b.Specs, s)
 	}
@@ -149,7 +152,11 @@ func genSandboxCreate(t *rapid.T) *SandboxCreateBody {
 
 func genPolicy(t *rapid.T) Policy {
 	d := rapid.SampledFrom([]time.Duration{0, 0, -1, time.Minute, time.Hour})
-	return Policy{IdleTimeout: d.Draw(t, "idle"), MaxRunning: d.Draw(t, "max running"), DeletePausedAfter: d.Draw(t, "delete paused")}
+	return Policy{
+		IdleTimeout:       d.Draw(t, "idle"),
+		MaxRunning:        d.Draw(t, "max running"),
+		DeletePausedAfter: d.Draw(t, "delete paused"),
+	}
 }
 
 // genLimits usually limits one or two resources, so that each limit is reached.
@@ -174,7 +181,10 @@ func genLimits(t *rapid.T) Limits {
 }
 
 func genInstallation(t *rapid.T) Installation {
-	i := Installation{Policy: genPolicy(t), OnLimit: OnLimit(oneOf("", "refuse", "pause_oldest", "pause_oldest").Draw(t, "on limit"))}
+	i := Installation{
+		Policy:  genPolicy(t),
+		OnLimit: OnLimit(oneOf("", "refuse", "pause_oldest", "pause_oldest").Draw(t, "on limit")),
+	}
 	if rapid.Bool().Draw(t, "per user") {
 		i.PerUser = genLimits(t)
 	} else {
@@ -183,7 +193,11 @@ func genInstallation(t *rapid.T) Installation {
 	if rapid.Bool().Draw(t, "shared") {
 		i.Git = Git{Unverified: rapid.Bool().Draw(t, "unverified"), AllowedHosts: []string{"git.example.org"}}
 		i.CORS.Origins = []string{"https://app.example.org"}
-		i.LLM = LLM{Direct: rapid.Bool().Draw(t, "direct"), Hosts: []string{HostsVendors, "10.1.2.0/24"}, Prices: []Price{{Model: "gpt-*", Input: 1}}}
+		i.LLM = LLM{
+			Direct: rapid.Bool().Draw(t, "direct"),
+			Hosts:  []string{HostsVendors, "10.1.2.0/24"},
+			Prices: []Price{{Model: "gpt-*", Input: 1}},
+		}
 	}
 	return i
 }
@@ -226,8 +240,9 @@ func genExpire(t *rapid.T, now time.Time) *SandboxExpireBody {
 
 func genConversationUpdate(t *rapid.T) *ConversationUpdateBody {
 	return &ConversationUpdateBody{
-		ID:             genConv().Draw(t, "conversation"),
-		Set:            rapid.SliceOfNDistinct(oneOf("title", "selected_repository", "selected_branch"), 0, 3, rapid.ID).Draw(t, "set"),
+		ID: genConv().Draw(t, "conversation"),
+		Set: rapid.SliceOfNDistinct(oneOf("title", "selected_repository", "selected_branch"), 0, 3,
+			rapid.ID).Draw(t, "set"),
 		Title:          optional(t, oneOf("A", "B"), "title"),
 		SelectedBranch: optional(t, oneOf("main"), "branch"), SelectedRepository: optional(t, oneOf("a/b"), "repository"),
 	}
@@ -241,7 +256,10 @@ func genObserve(t *rapid.T) *SandboxObserveBody {
 		o.Status.Generation = rapid.Uint64Range(0, 4).Draw(t, "generation")
 		o.Status.Reason = oneOf("", "image", ReasonClient).Draw(t, "reason")
 		if rapid.Bool().Draw(t, "placed") {
-			o.Status.Placement = &Placement{AllocID: oneOf("a1", "a2").Draw(t, "alloc"), Ports: map[string]int{PortAgentServer: 1}}
+			o.Status.Placement = &Placement{
+				AllocID: oneOf("a1", "a2").Draw(t, "alloc"),
+				Ports:   map[string]int{PortAgentServer: 1},
+			}
 		}
 		b.Observations = append(b.Observations, o)
 	}
@@ -279,7 +297,12 @@ func genStartTaskBind(t *rapid.T) *StartTaskBindBody {
 // genTaskSetup returns a question about one file.
 func genTaskSetup(content string) *TaskSetup {
 	files := []SetupFile{{Path: ".openhands/setup.sh", SHA256: sha(content)}}
-	return &TaskSetup{Repository: "https://github.com/octo/app.git", Hash: SetupHash(files), Directory: "/w/app", Files: files}
+	return &TaskSetup{
+		Repository: "https://github.com/octo/app.git",
+		Hash:       SetupHash(files),
+		Directory:  "/w/app",
+		Files:      files,
+	}
 }
 
 // genBody returns a body of one of the command types with the user it acts for.
@@ -287,7 +310,11 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	user := genUser().Draw(t, "user")
 	switch c := rapid.SampledFrom(types).Draw(t, "command"); c {
 	case TermOpen:
-		return "", &TermOpenBody{Term: rapid.Uint64Range(0, 9).Draw(t, "term"), Node: "n1", ClusterID: oneOf("x", "y").Draw(t, "cluster")}
+		return "", &TermOpenBody{
+			Term:      rapid.Uint64Range(0, 9).Draw(t, "term"),
+			Node:      "n1",
+			ClusterID: oneOf("x", "y").Draw(t, "cluster"),
+		}
 	case ProtocolRaise:
 		return "", &ProtocolRaiseBody{Version: rapid.IntRange(0, ProtocolVersion).Draw(t, "version")}
 	case APIKeyCreate:
@@ -306,7 +333,10 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	case SandboxCreate:
 		return user, genSandboxCreate(t)
 	case SandboxPause:
-		return user, &SandboxPauseBody{ID: genSandbox().Draw(t, "sandbox"), Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0}
+		return user, &SandboxPauseBody{
+			ID:       genSandbox().Draw(t, "sandbox"),
+			Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0,
+		}
 	case SandboxResume:
 		return user, &SandboxResumeBody{ID: genSandbox().Draw(t, "sandbox")}
 	case SandboxDelete:
@@ -320,14 +350,32 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 	case StartTaskBind:
 		return "", genStartTaskBind(t)
 	case StartTaskAdvance:
-		s := rapid.SampledFrom([]StartTaskStatus{StartTaskWorking, StartTaskPreparingRepository, StartTaskStartingConversation, StartTaskReady})
-		return "", &StartTaskAdvanceBody{ID: genTask().Draw(t, "task"), Status: s.Draw(t, "status"), Detail: oneOf("", "d").Draw(t, "detail"), Delivered: oneOf("", "m1", "m2").Draw(t, "delivered")}
+		s := rapid.SampledFrom([]StartTaskStatus{
+			StartTaskWorking,
+			StartTaskPreparingRepository,
+			StartTaskStartingConversation,
+			StartTaskReady,
+		})
+		return "", &StartTaskAdvanceBody{
+			ID:        genTask().Draw(t, "task"),
+			Status:    s.Draw(t, "status"),
+			Detail:    oneOf("", "d").Draw(t, "detail"),
+			Delivered: oneOf("", "m1", "m2").Draw(t, "delivered"),
+		}
 	case StartTaskFinish:
-		c := Conversation{ID: genConv().Draw(t, "conversation"), Title: optional(t, oneOf("T"), "title"), ParentID: optional(t, genConv(), "parent")}
+		c := Conversation{
+			ID:       genConv().Draw(t, "conversation"),
+			Title:    optional(t, oneOf("T"), "title"),
+			ParentID: optional(t, genConv(), "parent"),
+		}
 		return "", &StartTaskFinishBody{ID: genTask().Draw(t, "task"), Conversation: c}
 	case StartTaskQueue:
 		return genUser().Draw(t, "asking"), &StartTaskQueueBody{ID: genTask().Draw(t, "task"), Message: PendingMessage{
-			ID: oneOf("m1", "m2", "m3").Draw(t, "message"), Message: Message{Role: "user", Content: []ContentBlock{{Type: BlockText, Text: "go on"}}, Run: true},
+			ID: oneOf("m1", "m2", "m3").Draw(t, "message"), Message: Message{
+				Role:    "user",
+				Content: []ContentBlock{{Type: BlockText, Text: "go on"}},
+				Run:     true,
+			},
 		}}
 	case StartTaskAsk:
 		file := oneOf("setup", "other").Draw(t, "file")
@@ -373,9 +421,15 @@ func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string
 	case ConversationUpdate:
 		return user, genConversationUpdate(t)
 	case ConversationSwitchLLM:
-		return user, &ConversationSwitchLLMBody{ID: genConv().Draw(t, "conversation"), Model: oneOf("", "gpt-5", "qwen/x").Draw(t, "model")}
+		return user, &ConversationSwitchLLMBody{
+			ID:    genConv().Draw(t, "conversation"),
+			Model: oneOf("", "gpt-5", "qwen/x").Draw(t, "model"),
+		}
 	case ConversationDelete:
-		return user, &ConversationDeleteBody{ID: genConv().Draw(t, "conversation"), DeleteSandbox: rapid.Bool().Draw(t, "and sandbox")}
+		return user, &ConversationDeleteBody{
+			ID:            genConv().Draw(t, "conversation"),
+			DeleteSandbox: rapid.Bool().Draw(t, "and sandbox"),
+		}
 	default:
 		return genHistoryBody(t, c)
 	}
@@ -416,7 +470,12 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		}}}
 	case OrphanRestore:
 		id := genSandbox().Draw(t, "restored")
-		return "", &OrphanRestoreBody{Volume: oneOf("v1", "v2").Draw(t, "volume"), ID: id, KeyRef: SecretRef{Path: SandboxKeyPath(id), Version: 1}, KeyHash: sha(id)}
+		return "", &OrphanRestoreBody{
+			Volume:  oneOf("v1", "v2").Draw(t, "volume"),
+			ID:      id,
+			KeyRef:  SecretRef{Path: SandboxKeyPath(id), Version: 1},
+			KeyHash: sha(id),
+		}
 	case OrphanDelete:
 		if rapid.IntRange(0, 3).Draw(t, "of lost") == 0 {
 			return "", &OrphanDeleteBody{Kind: OrphanLost, Sandbox: "v1"}
@@ -428,7 +487,10 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		}
 		return "", &OrphanForgetBody{Kind: kind.Draw(t, "kind"), Sandboxes: []string{genSandbox().Draw(t, "sandbox")}}
 	case SandboxAdopt:
-		return "", &SandboxAdoptBody{ID: genSandbox().Draw(t, "sandbox"), Generation: rapid.Uint64Range(1, 4).Draw(t, "generation")}
+		return "", &SandboxAdoptBody{
+			ID:         genSandbox().Draw(t, "sandbox"),
+			Generation: rapid.Uint64Range(1, 4).Draw(t, "generation"),
+		}
 	case SandboxAcceptWorkspace:
 		b := &SandboxAcceptWorkspaceBody{ID: genSandbox().Draw(t, "sandbox"), Operator: rapid.Bool().Draw(t, "operator")}
 		return genUser().Draw(t, "accepting"), b
@@ -441,8 +503,21 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	case APIKeyUsed:
 		return "", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: rapid.IntRange(0, 4).Draw(t, "key"), At: testEpoch}}}
 	case LLMReported:
-		used := ModelUsage{Requests: rapid.Int64Range(0, 3).Draw(t, "requests"), Cost: rapid.Int64Range(0, maxUsage).Draw(t, "cost"), Milliseconds: rapid.Int64Range(0, 9).Draw(t, "ms")}
-		return "", &LLMReportBody{Entries: []LLMReport{{UserID: genUser().Draw(t, "whose"), ConversationID: genConv().Draw(t, "conversation"), Model: oneOf("", "m1", "m2").Draw(t, "model"), Usage: used}}}
+		used := ModelUsage{
+			Requests:     rapid.Int64Range(0, 3).Draw(t, "requests"),
+			Cost:         rapid.Int64Range(0, maxUsage).Draw(t, "cost"),
+			Milliseconds: rapid.Int64Range(0, 9).Draw(t, "ms"),
+		}
+		return "", &LLMReportBody{
+			Entries: []LLMReport{
+				{
+					UserID:         genUser().Draw(t, "whose"),
+					ConversationID: genConv().Draw(t, "conversation"),
+					Model:          oneOf("", "m1", "m2").Draw(t, "model"),
+					Usage:          used,
+				},
+			},
+		}
 	case UserDisable:
 		return "", &UserDisableBody{UserID: genUser().Draw(t, "whom")}
 	case UserDelete:
@@ -458,7 +533,10 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	case CertificateAllow:
 		return "", &CertificateAllowBody{Node: oneOf("n1", "n2").Draw(t, "node")}
 	case ClientMarkSet:
-		return "", &ClientMarkBody{ID: oneOf("client-1", "client-2").Draw(t, "client"), Mark: oneOf("", ClientDraining, ClientLost).Draw(t, "mark")}
+		return "", &ClientMarkBody{
+			ID:   oneOf("client-1", "client-2").Draw(t, "client"),
+			Mark: oneOf("", ClientDraining, ClientLost).Draw(t, "mark"),
+		}
 	case ClientDrain:
 		b := &ClientDrainBody{ID: oneOf("client-1", "client-2").Draw(t, "client"), Since: time.Unix(0, 0).UTC()}
 		if rapid.Bool().Draw(t, "first") {

@@ -22,7 +22,9 @@ func heapShapes() map[string]func(i int) []any {
 	}
 	sandbox := func(i int) *Sandbox {
 		s := &Sandbox{
-			ID: id("s", i)[:22], UserID: "ada", SpecID: "py", CreatedAt: at, KeyRef: ref("sandboxes/" + id("s", i)[:22] + "/session"),
+			ID: id("s", i)[:22], UserID: "ada", SpecID: "py", CreatedAt: at, KeyRef: ref(
+				"sandboxes/" + id("s", i)[:22] + "/session",
+			),
 			KeyHash: sha(id("k", i)), Desired: DesiredRunning, Generation: 1, DesiredAt: at, DesiredIndex: 5, Birth: birth,
 		}
 		spec := dockerSpec("py")
@@ -53,7 +55,14 @@ func heapShapes() map[string]func(i int) []any {
 	}
 	record := func(i int, r Result) *commandRecord {
 		r.Index = uint64(i + 1)
-		return &commandRecord{ID: "idem:ada:" + id("k", i), Type: string(SandboxPause), UserID: "ada", Fingerprint: sha(id("f", i)), Time: at.Add(time.Duration(i) * time.Second), Result: r}
+		return &commandRecord{
+			ID:          "idem:ada:" + id("k", i),
+			Type:        string(SandboxPause),
+			UserID:      "ada",
+			Fingerprint: sha(id("f", i)),
+			Time:        at.Add(time.Duration(i) * time.Second),
+			Result:      r,
+		}
 	}
 	return map[string]func(i int) []any{
 		"conversation":      func(i int) []any { return []any{conversation(i, 30)} },
@@ -62,16 +71,37 @@ func heapShapes() map[string]func(i int) []any {
 		"task ready":        func(i int) []any { return []any{task(i, 500, StartTaskReady)} },
 		"task":              func(i int) []any { return []any{task(i, 500, StartTaskWorking)} },
 		"task long":         func(i int) []any { return []any{task(i, 50000, StartTaskWorking)} },
-		"together":          func(i int) []any { return []any{conversation(i, 30), sandbox(i), task(i, 500, StartTaskReady)} },
+		"together": func(i int) []any {
+			return []any{
+				conversation(i, 30),
+				sandbox(i),
+				task(i, 500, StartTaskReady),
+			}
+		},
 		"custom secret": func(i int) []any {
-			return []any{&CustomSecret{UserID: "ada", Name: fmt.Sprint("NAME_", i), Description: "what it is for", Ref: ref(fmt.Sprint("users/ada/secrets/NAME_", i))}}
+			return []any{
+				&CustomSecret{
+					UserID:      "ada",
+					Name:        fmt.Sprint("NAME_", i),
+					Description: "what it is for",
+					Ref:         ref(fmt.Sprint("users/ada/secrets/NAME_", i)),
+				},
+			}
 		},
 		"settings": func(i int) []any {
-			return []any{&Settings{UserID: fmt.Sprint("user", i), UpdatedAt: at, LLMAPIKey: ref(fmt.Sprint("users/user", i, "/settings/llm_api_key")),
+			return []any{&Settings{UserID: fmt.Sprint("user", i), UpdatedAt: at, LLMAPIKey: ref(fmt.Sprint("users/user", i,
+				"/settings/llm_api_key")),
 				Values: SettingsValues{Language: text(2), LLMModel: text(24), LLMBaseURL: text(30)}}}
 		},
 		"provider": func(i int) []any {
-			return []any{&Provider{UserID: fmt.Sprint("user", i), Type: ProviderGitHub, Host: text(12), Ref: ref(fmt.Sprint("users/user", i, "/providers/github"))}}
+			return []any{
+				&Provider{
+					UserID: fmt.Sprint("user", i),
+					Type:   ProviderGitHub,
+					Host:   text(12),
+					Ref:    ref(fmt.Sprint("users/user", i, "/providers/github")),
+				},
+			}
 		},
 		"lost": func(i int) []any {
 			return []any{&Orphan{
@@ -80,7 +110,9 @@ func heapShapes() map[string]func(i int) []any {
 			}}
 		},
 		"replaced secret": func(i int) []any {
-			return []any{&replacedSecret{UserID: "ada", Path: fmt.Sprint("users/ada/settings/llm_api_key", i), Version: i, Since: at}}
+			return []any{
+				&replacedSecret{UserID: "ada", Path: fmt.Sprint("users/ada/settings/llm_api_key", i), Version: i, Since: at},
+			}
 		},
 		"setup": func(i int) []any {
 			return []any{&Setup{
@@ -213,7 +245,11 @@ func TestState_CountedAgain(t *testing.T) {
 	f.do("", &ProtocolRaiseBody{Version: VersionStarts})
 	f.sandbox("ada", "sb1")
 	f.conversation("ada", "c1")
-	f.do("bob", &SettingsPutBody{Values: SettingsValues{Language: ptr("en")}, CustomSecrets: []CustomSecret{{Name: "n", Ref: SecretRef{Path: "p", Version: 1}}}})
+	f.do("bob",
+		&SettingsPutBody{
+			Values:        SettingsValues{Language: ptr("en")},
+			CustomSecrets: []CustomSecret{{Name: "n", Ref: SecretRef{Path: "p", Version: 1}}},
+		})
 	f.do("bob", &StartTaskCreateBody{ID: "t1", ConversationID: "c2", Request: messageOf(100)})
 	if _, err := f.client("ada", "k", "f", &SandboxPauseBody{ID: "sb1"}); err != nil {
 		t.Fatal(err)

@@ -227,7 +227,8 @@ func (b *SandboxAdoptBody) check(r *rules) {
 func (t *transaction) applySandboxAdopt(b *SandboxAdoptBody) (Result, *Error) {
 	old := first[Sandbox](t.txn, tableSandboxes, indexID, []byte(b.ID))
 	hold := t.meta.History.Hold
-	if old == nil || hold == nil || old.Generation != b.Generation || old.Desired != DesiredPaused || old.DesiredIndex > hold.Index {
+	if old == nil || hold == nil || old.Generation != b.Generation || old.Desired != DesiredPaused ||
+		old.DesiredIndex > hold.Index {
 		return Result{}, nil
 	}
 	s := old.withDesired(DesiredRunning, t.now)

@@ -134,7 +134,8 @@ func (i Installation) Stricter(wants Installation) []Difference {
 
 // shared checks the lists of a configuration.
 func (r *rules) shared(i Installation) {
-	r.check(len(i.Git.AllowedHosts) <= maxListed && len(i.CORS.Origins) <= maxListed, "the installation: a list has at most %d members", maxListed)
+	r.check(len(i.Git.AllowedHosts) <= maxListed && len(i.CORS.Origins) <= maxListed,
+		"the installation: a list has at most %d members", maxListed)
 	for _, host := range i.Git.AllowedHosts {
 		err := CheckHost(host)
 		r.check(err == nil, "the installation's allowed_hosts: %v", err)

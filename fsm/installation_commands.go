@@ -24,7 +24,8 @@ func (b *InstallationConfigureBody) check(r *rules) {
 	switch b.Installation.OnLimit {
 	case "", OnLimitRefuse, OnLimitPauseOldest:
 	default:
-		r.check(false, "unknown on_limit %q: use %q or %q", clip(string(b.Installation.OnLimit)), OnLimitRefuse, OnLimitPauseOldest)
+		r.check(false, "unknown on_limit %q: use %q or %q", clip(string(b.Installation.OnLimit)), OnLimitRefuse,
+			OnLimitPauseOldest)
 	}
 }
 
@@ -53,7 +54,8 @@ func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (
 		in = t.meta.Installation
 		in.Git, in.CORS, in.LLM = git, cors, llm
 	case b.CheckIndex != nil && *b.CheckIndex != is:
-		return Result{}, Errorf(CodeConflict, "the configuration's index is %d, not %d: somebody has changed it; read it again", is, *b.CheckIndex)
+		return Result{}, Errorf(CodeConflict,
+			"the configuration's index is %d, not %d: somebody has changed it; read it again", is, *b.CheckIndex)
 	}
 	if is == 0 || !t.meta.Installation.Equal(in) {
 		t.meta.Configured, t.meta.Installation, t.meta.ConfigIndex = true, in, t.index

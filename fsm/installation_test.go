@@ -14,7 +14,11 @@ import (
 func TestInstallation_SeededOnceThenByIndex(t *testing.T) {
 	f := newFixture(t)
 	file := func(n int) Installation {
-		return Installation{PerUser: Limits{Running: n}, CORS: CORS{Origins: []string{"https://app.example.org"}}, Git: Git{AllowedHosts: []string{"git.example.org"}}}
+		return Installation{
+			PerUser: Limits{Running: n},
+			CORS:    CORS{Origins: []string{"https://app.example.org"}},
+			Git:     Git{AllowedHosts: []string{"git.example.org"}},
+		}
 	}
 	// An older cluster keeps policies and limits alone.
 	f.do("", &InstallationConfigureBody{Installation: file(1), Seed: true, CheckIndex: new(uint64(99))})
@@ -58,7 +62,10 @@ func TestInstallation_SeededOnceThenByIndex(t *testing.T) {
 // A leader's file seeds the model gateway where the protocol version keeps it, and the vendors' hosts
 // are the same as none.
 func TestInstallation_TheGatewayIsSeeded(t *testing.T) {
-	file := Installation{PerUser: Limits{Running: 2}, LLM: LLM{Direct: true, Hosts: []string{"10.1.2.0/24"}, Budgets: Budgets{PerTask: 5}}}
+	file := Installation{
+		PerUser: Limits{Running: 2},
+		LLM:     LLM{Direct: true, Hosts: []string{"10.1.2.0/24"}, Budgets: Budgets{PerTask: 5}},
+	}
 	for version, want := range map[int]LLM{VersionModels: file.LLM, VersionConfig: {}} {
 		f := newFixture(t)
 		f.do("", &InstallationConfigureBody{Installation: file}) // a new cluster, before it is raised
@@ -73,7 +80,8 @@ func TestInstallation_TheGatewayIsSeeded(t *testing.T) {
 		t.Error("the vendors' hosts differ from the default")
 	}
 	f := newFixture(t)
-	err := f.fails(CodeInvalid, "", &InstallationConfigureBody{Installation: Installation{LLM: LLM{Prices: []Price{{Model: "a"}, {Model: "a"}}}}})
+	err := f.fails(CodeInvalid, "",
+		&InstallationConfigureBody{Installation: Installation{LLM: LLM{Prices: []Price{{Model: "a"}, {Model: "a"}}}}})
 	if !strings.Contains(err.Message, `"a" has two prices: remove one`) {
 		t.Error(err)
 	}
@@ -82,9 +90,15 @@ func TestInstallation_TheGatewayIsSeeded(t *testing.T) {
 func TestInstallation_DifferencesAndStricter(t *testing.T) {
 	has := Installation{Policy: Policy{IdleTimeout: time.Hour, MaxRunning: -1}, PerUser: Limits{Running: 3}}
 	wants := Installation{Policy: Policy{IdleTimeout: 2 * time.Hour, MaxRunning: 8 * time.Hour}, OnLimit: OnLimitRefuse,
-		PerUser: Limits{Running: 2}, CORS: CORS{Origins: []string{"https://a.example", "https://b.example"}}, Git: Git{Unverified: true}}
+		PerUser: Limits{Running: 2}, CORS: CORS{
+			Origins: []string{"https://a.example", "https://b.example"},
+		}, Git: Git{Unverified: true}}
 	want := []Difference{
-		{"policy.idle_timeout", "1h0m0s", "2h0m0s"}, {"policy.max_running", "never", "8h0m0s"}, {"limits.user.running_sandboxes", "3", "2"},
+		{
+			"policy.idle_timeout",
+			"1h0m0s",
+			"2h0m0s",
+		}, {"policy.max_running", "never", "8h0m0s"}, {"limits.user.running_sandboxes", "3", "2"},
 		{"git.verify_tokens", "true", "false"}, {"cors.origins", "[]", "[https://a.example, https://b.example]"},
 	}
 	if diff := cmp.Diff(want, has.Differences(wants)); diff != "" {
@@ -103,7 +117,15 @@ func TestInstallation_DifferencesAndStricter(t *testing.T) {
 	if has.Equal(Installation{Policy: Policy{IdleTimeout: time.Hour}, PerUser: Limits{Running: 3}}) {
 		t.Error("max_running: unset equals never")
 	}
-	for s, good := range map[string]bool{"https://app.example.org": true, "http://localhost:3000": true, "app.example.org": false, "https://a.example/": false, "https://": false, "https://a b": false, "*": false} {
+	for s, good := range map[string]bool{
+		"https://app.example.org": true,
+		"http://localhost:3000":   true,
+		"app.example.org":         false,
+		"https://a.example/":      false,
+		"https://":                false,
+		"https://a b":             false,
+		"*":                       false,
+	} {
 		if (CheckOrigin(s) == nil) != good {
 			t.Errorf("CheckOrigin(%q) = %v", s, CheckOrigin(s))
 		}

@@ -21,7 +21,13 @@ type life struct {
 // next returns the next command.
 func (l *life) next(v *View) Command {
 	l.n++
-	unit := rapid.SampledFrom([]time.Duration{time.Second, time.Second, time.Second, time.Second, 20 * time.Second}).Draw(l.r, "unit")
+	unit := rapid.SampledFrom([]time.Duration{
+		time.Second,
+		time.Second,
+		time.Second,
+		time.Second,
+		20 * time.Second,
+	}).Draw(l.r, "unit")
 	l.now = l.now.Add(time.Duration(rapid.IntRange(-2, 6).Draw(l.r, "time")) * unit)
 	l.latest = later(l.latest, l.now)
 	l.now = later(l.now, l.latest.Add(-MaxCommandAge))
@@ -59,7 +65,8 @@ func (l *life) body(v *View) (string, Body) {
 	case 22:
 		return "", &SandboxTouchBody{Touches: []Touch{{ID: s.ID, At: l.now}}}
 	}
-	return "", &SandboxExpireBody{ID: s.ID, Generation: s.Generation, Action: oneOf(ExpirePause, ExpireDelete).Draw(l.r, "action"),
+	return "", &SandboxExpireBody{ID: s.ID, Generation: s.Generation, Action: oneOf(ExpirePause,
+		ExpireDelete).Draw(l.r, "action"),
 		Reason: PausedByIdle, NotActiveSince: s.Status.LastActive}
 }
 
@@ -111,12 +118,18 @@ func (l *life) task(v *View, user string, b *SandboxCreateBody) (string, Body) {
 }
 
 func (l *life) observation(s *Sandbox) Body {
-	state := map[Desired]SandboxState{DesiredRunning: SandboxRunning, DesiredPaused: SandboxPaused, DesiredDeleted: SandboxMissing}[s.Desired]
+	state := map[Desired]SandboxState{
+		DesiredRunning: SandboxRunning,
+		DesiredPaused:  SandboxPaused,
+		DesiredDeleted: SandboxMissing,
+	}[s.Desired]
 	if rapid.IntRange(0, 4).Draw(l.r, "failed") == 0 {
 		state = SandboxError
 	}
 	return &SandboxObserveBody{Observations: []Observation{{ID: s.ID, Status: SandboxStatus{
-		State: state, Generation: s.Generation - uint64(rapid.IntRange(0, 1).Draw(l.r, "late")), Job: JobRef{Registered: true},
+		State: state, Generation: s.Generation - uint64(rapid.IntRange(0, 1).Draw(l.r, "late")), Job: JobRef{
+			Registered: true,
+		},
 	}}}}
 }
 
@@ -133,7 +146,8 @@ func (l *life) claims(t *testing.T, r *rapid.T, s *Store, user string, m *Sandbo
 		r.Fatalf("%v %v %v %+v", err, err2, err3, got.Sandbox)
 	}
 	v := s.View()
-	if has := v.SandboxByKeyHash(m.WarmKeyHash); has == nil || has.ID != m.ID || !v.SecretReferenced(m.WarmKeyRef.Path, m.WarmKeyRef.Version) {
+	if has := v.SandboxByKeyHash(m.WarmKeyHash); has == nil || has.ID != m.ID ||
+		!v.SecretReferenced(m.WarmKeyRef.Path, m.WarmKeyRef.Version) {
 		r.Fatalf("the key that was made for %s is not its own: %+v", m.ID, has)
 	}
 }

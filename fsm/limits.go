@@ -27,7 +27,12 @@ func (t *transaction) demandOf(old, next *Sandbox, promised *Reservation) demand
 		was.mine = Usage{}
 	}
 	has := promised.usage()
-	d := demand{user: is.user, mine: is.mine.minus(was.mine).minus(has), theirs: is.theirs.minus(was.theirs).minus(has), noted: promised != nil}
+	d := demand{
+		user:   is.user,
+		mine:   is.mine.minus(was.mine).minus(has),
+		theirs: is.theirs.minus(was.theirs).minus(has),
+		noted:  promised != nil,
+	}
 	switch {
 	case promised != nil:
 	case old != nil && old.UserID != next.UserID: // a claim
@@ -44,7 +49,8 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 	mine, theirs := usageOf(t.txn, d.user), usageOf(t.txn, "")
 	limits, in := t.limitsOf(d.user), &t.meta.Installation
 	var oldest []*Sandbox
-	if over := mine.Running + d.mine.Running - limits.Running; in.OnLimit == OnLimitPauseOldest && limits.Running > 0 && d.mine.Running > 0 && over > 0 {
+	if over := mine.Running + d.mine.Running - limits.Running; in.OnLimit == OnLimitPauseOldest && limits.Running > 0 &&
+		d.mine.Running > 0 && over > 0 {
 		for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexRunning, prefixOf(d.user)) {
 			if len(oldest) == over {
 				break

@@ -16,9 +16,11 @@ func TestModelStarts(t *testing.T) {
 	spec := dockerSpec("p1")
 	spec.Pool = 3
 	wanted := []string{
-		"claimed", "paused by limit", "paused by idle", "user_running_sandboxes", "user_total_sandboxes", "user_cpu", "user_memory",
+		"claimed", "paused by limit", "paused by idle", "user_running_sandboxes", "user_total_sandboxes", "user_cpu",
+		"user_memory",
 		"user_starts_per_minute", "installation_running_sandboxes", "installation_total_sandboxes", "installation_cpu",
-		"installation_memory", "installation_starts_per_minute", "start_task.create limit", "start_task.create ", "start_task.bind ",
+		"installation_memory", "installation_starts_per_minute", "start_task.create limit", "start_task.create ",
+		"start_task.bind ",
 	}
 	seen := map[string]int{}
 	for round := 0; round < 10 && len(wanted) > 0; round++ {
@@ -59,7 +61,8 @@ func keepsPromise(r *rapid.T, v *View, cmd Command, err *Error) {
 		return
 	}
 	task := first[StartTask](v.txn, tableStartTasks, indexID, []byte(b.ID))
-	if now := v.transaction(cmd.Time).reserve(task.UserID); task.Reservation != nil && now.CPU <= task.Reservation.CPU && now.Memory <= task.Reservation.Memory {
+	if now := v.transaction(cmd.Time).reserve(task.UserID); task.Reservation != nil && now.CPU <= task.Reservation.CPU &&
+		now.Memory <= task.Reservation.Memory {
 		r.Fatalf("the task %+v was accepted and can't have its sandbox: %v", task, err)
 	}
 }
@@ -150,7 +153,11 @@ func TestBurst(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		f := newFixture(t).open()
-		in := Installation{PerUser: genLimits(r), Overall: genLimits(r), OnLimit: OnLimit(oneOf("refuse", "pause_oldest").Draw(r, "on limit"))}
+		in := Installation{
+			PerUser: genLimits(r),
+			Overall: genLimits(r),
+			OnLimit: OnLimit(oneOf("refuse", "pause_oldest").Draw(r, "on limit")),
+		}
 		f.do("", &InstallationConfigureBody{Installation: in})
 		accepted := map[string][]time.Time{}
 		for range rapid.IntRange(4, 12).Draw(r, "batches") {
@@ -159,7 +166,8 @@ func TestBurst(t *testing.T) {
 				f.index++
 				at := f.now.Add(time.Duration(rapid.IntRange(-50, 50).Draw(r, "skew")) * time.Second)
 				user := fmt.Sprint("user", rapid.IntRange(0, 3).Draw(r, "user"))
-				batch = append(batch, Entry{f.index, NewCommand(fmt.Sprint(f.index), at, user, newSandboxBody(fmt.Sprint("s", f.index)))})
+				batch = append(batch,
+					Entry{f.index, NewCommand(fmt.Sprint(f.index), at, user, newSandboxBody(fmt.Sprint("s", f.index)))})
 			}
 			f.now = f.now.Add(time.Duration(rapid.IntRange(0, 40).Draw(r, "pass")) * time.Second)
 			for i, o := range f.store.ApplyBatch(batch) {
@@ -236,7 +244,8 @@ func TestStartsOfOneLogEntryAllCount(t *testing.T) {
 	index := f.store.Index() + 1
 	var entries []Entry
 	for i, user := range []string{"ada", "bob", "ada", "ada", "bob", "cyd"} {
-		entries = append(entries, Entry{index, NewCommand(fmt.Sprint("at-once-", i), f.now, user, newSandboxBody(fmt.Sprint("s", i)))})
+		entries = append(entries,
+			Entry{index, NewCommand(fmt.Sprint("at-once-", i), f.now, user, newSandboxBody(fmt.Sprint("s", i)))})
 	}
 	var got []string
 	for _, o := range f.store.ApplyBatch(entries) {
@@ -304,7 +313,10 @@ func TestLimitErrorIsNotRemembered(t *testing.T) {
 // TestLimitsSurviveRestart: a restored node's window and counters decide as before.
 func TestLimitsSurviveRestart(t *testing.T) {
 	f := newFixture(t).open()
-	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 2}, Overall: Limits{StartsPerMinute: 3}}})
+	f.do("",
+		&InstallationConfigureBody{
+			Installation: Installation{PerUser: Limits{Running: 2}, Overall: Limits{StartsPerMinute: 3}},
+		})
 	f.sandbox("ada", "s1")
 	f.sandbox("ada", "s2")
 	f.store = restored(t, f.store)
@@ -363,7 +375,10 @@ func TestNobodyIsOwnedTwice(t *testing.T) {
 // TestCreateStaysFlat: limits do not scan all sandboxes for each create.
 func TestCreateStaysFlat(t *testing.T) {
 	f := newFixture(t).open()
-	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 1 << 20, CPU: 1 << 40}, Overall: Limits{Total: 1 << 20}}})
+	f.do("",
+		&InstallationConfigureBody{
+			Installation: Installation{PerUser: Limits{Running: 1 << 20, CPU: 1 << 40}, Overall: Limits{Total: 1 << 20}},
+		})
 	create := func() { f.sandbox("ada", fmt.Sprint("s", f.index)) }
 	for range 100 {
 		create()
@@ -391,7 +406,8 @@ func BenchmarkCreate(b *testing.B) {
 				n++
 				f.index++
 				at := testEpoch.Add(time.Duration(n) * time.Second)
-				if _, err := f.store.Apply(f.index, NewCommand(fmt.Sprint("b", n), at, "ada", newSandboxBody(fmt.Sprint("s", n)))); err != nil {
+				if _, err := f.store.Apply(f.index,
+					NewCommand(fmt.Sprint("b", n), at, "ada", newSandboxBody(fmt.Sprint("s", n)))); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -411,7 +427,8 @@ func BenchmarkCreate(b *testing.B) {
 func TestLimit_PauseOldestSparesAcceptedStarts(t *testing.T) {
 	t.Parallel()
 	f := raised(t)
-	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 2}, OnLimit: OnLimitPauseOldest}})
+	f.do("",
+		&InstallationConfigureBody{Installation: Installation{PerUser: Limits{Running: 2}, OnLimit: OnLimitPauseOldest}})
 	f.do("ada", &StartTaskCreateBody{ID: "t1", ConversationID: "c1"})
 	f.do("", &StartTaskBindBody{ID: "t1", SandboxID: "sb1", Create: newSandboxBody("sb1")})
 	f.sandbox("ada", "sb2")

@@ -84,18 +84,25 @@ func (l LLM) PriceOf(model string) (best *Price) {
 // alone: a text that is no id names nobody.
 func CheckModelHost(s string) error {
 	addr, bits, prefix := strings.Cut(s, "/")
-	if _, err := strconv.ParseUint(bits, 10, 7); prefix && err == nil && strings.ContainsAny(addr, ".:") && CheckHost(addr) == nil {
+	if _, err := strconv.ParseUint(bits, 10, 7); prefix && err == nil && strings.ContainsAny(addr, ".:") &&
+		CheckHost(addr) == nil {
 		return nil
 	}
-	if name, star := strings.CutPrefix(s, "*."); CheckHost(s) != nil || star && CheckHost(name) != nil || !star && strings.Contains(s, "*") {
-		return fmt.Errorf("%q must be a host name, \"host:port\", \"*.example.org\", %q, or an address or prefix such as \"10.1.2.0/24\"", clip(s), HostsVendors)
+	if name, star := strings.CutPrefix(s, "*."); CheckHost(s) != nil || star && CheckHost(name) != nil ||
+		!star && strings.Contains(s, "*") {
+		return fmt.Errorf(
+			"%q must be a host name, \"host:port\", \"*.example.org\", %q, or an address or prefix such as \"10.1.2.0/24\"",
+			clip(s),
+			HostsVendors,
+		)
 	}
 	return nil
 }
 
 // CheckModel returns an error if s is no member of LLM.Models.
 func CheckModel(s string) error {
-	if s == "" || len(s) > maxListedText || strings.ContainsAny(s, " \t\r\n\"") || strings.Contains(strings.TrimSuffix(s, "*"), "*") {
+	if s == "" || len(s) > maxListedText || strings.ContainsAny(s, " \t\r\n\"") ||
+		strings.Contains(strings.TrimSuffix(s, "*"), "*") {
 		return fmt.Errorf("%q must be the name of a model, or its beginning and \"*\"", clip(s))
 	}
 	return nil
@@ -103,7 +110,8 @@ func CheckModel(s string) error {
 
 // models checks the gateway's configuration.
 func (r *rules) models(l LLM) {
-	r.check(len(l.Hosts) <= maxListed && len(l.Models) <= maxListed && len(l.Prices) <= maxListed, "llm: a list has at most %d members", maxListed)
+	r.check(len(l.Hosts) <= maxListed && len(l.Models) <= maxListed &&
+		len(l.Prices) <= maxListed, "llm: a list has at most %d members", maxListed)
 	for _, host := range l.Hosts {
 		err := CheckModelHost(host)
 		r.check(err == nil, "llm's hosts: %v", err)
@@ -118,7 +126,8 @@ func (r *rules) models(l LLM) {
 		r.check(i == 0 || l.Prices[i-1].Model != p.Model, "llm's prices: %q has two prices: remove one", clip(p.Model))
 		r.check(i == 0 || l.Prices[i-1].Model <= p.Model, "llm's prices must be sorted by model")
 		for _, price := range []*float64{&p.Input, &p.Output, p.CachedInput, p.CacheWrite} {
-			r.check(price == nil || *price >= 0 && *price <= maxPrice, "llm's prices: the price of %q must be between 0 and %g dollars", clip(p.Model), maxPrice)
+			r.check(price == nil || *price >= 0 && *price <= maxPrice,
+				"llm's prices: the price of %q must be between 0 and %g dollars", clip(p.Model), maxPrice)
 		}
 	}
 	for _, budget := range []float64{l.Budgets.PerTask, l.Budgets.PerUserDay} {
@@ -128,7 +137,8 @@ func (r *rules) models(l LLM) {
 
 // plain returns l with nil for empty lists, and for the vendors' hosts alone.
 func (l LLM) plain() LLM {
-	l.Hosts, l.Models, l.Prices = append([]string(nil), l.Hosts...), append([]string(nil), l.Models...), append([]Price(nil), l.Prices...)
+	l.Hosts, l.Models, l.Prices = append([]string(nil),
+		l.Hosts...), append([]string(nil), l.Models...), append([]Price(nil), l.Prices...)
 	if len(l.Hosts) == 1 && l.Hosts[0] == HostsVendors {
 		l.Hosts = nil
 	}
@@ -147,7 +157,8 @@ func (l LLM) HostList() []string {
 func (l LLM) values() []Difference {
 	prices := make([]string, len(l.Prices))
 	for i, p := range l.Prices {
-		prices[i] = fmt.Sprintf("%s %s/%s/%s/%s", p.Model, dollars(&p.Input), dollars(&p.Output), dollars(p.CachedInput), dollars(p.CacheWrite))
+		prices[i] = fmt.Sprintf("%s %s/%s/%s/%s", p.Model, dollars(&p.Input), dollars(&p.Output), dollars(p.CachedInput),
+			dollars(p.CacheWrite))
 	}
 	return []Difference{
 		{Name: "llm.gateway", Has: fmt.Sprint(!l.Direct)},

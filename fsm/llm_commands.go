@@ -97,7 +97,15 @@ func (b *LLMReportBody) check(r *rules) {
 		r.lookedUp("user_id", e.UserID)
 		r.lookedUp("conversation_id", e.ConversationID)
 		r.check(len(e.Model) <= maxModelName, "the name of a model is longer than %d bytes", maxModelName)
-		for _, n := range []int64{e.Usage.Requests, e.Usage.Errors, e.Usage.Input, e.Usage.Output, e.Usage.Cached, e.Usage.Cost, e.Usage.Milliseconds} {
+		for _, n := range []int64{
+			e.Usage.Requests,
+			e.Usage.Errors,
+			e.Usage.Input,
+			e.Usage.Output,
+			e.Usage.Cached,
+			e.Usage.Cost,
+			e.Usage.Milliseconds,
+		} {
 			r.check(n >= 0 && n <= maxUsage, "a number of a usage is out of range")
 		}
 	}
@@ -138,7 +146,8 @@ func withUsage(list []NamedUsage, model string, used ModelUsage) []NamedUsage {
 		return list
 	}
 	find := func(name string) (int, bool) {
-		return slices.BinarySearchFunc(list, name, func(n NamedUsage, name string) int { return strings.Compare(n.Model, name) })
+		return slices.BinarySearchFunc(list, name,
+			func(n NamedUsage, name string) int { return strings.Compare(n.Model, name) })
 	}
 	at, there := find(model)
 	if !there && len(list) >= maxUserModels {

@@ -71,7 +71,11 @@ func (s *Settings) KeyOf(e ModelEndpoint, leads func(model, baseURL string) stri
 
 // present returns where the settings lead.
 func (s *Settings) present() ModelEndpoint {
-	return ModelEndpoint{Model: valueOr(s.Values.LLMModel, ""), BaseURL: valueOr(s.Values.LLMBaseURL, ""), Key: s.LLMAPIKey.Path}
+	return ModelEndpoint{
+		Model:   valueOr(s.Values.LLMModel, ""),
+		BaseURL: valueOr(s.Values.LLMBaseURL, ""),
+		Key:     s.LLMAPIKey.Path,
+	}
 }
 
 // leave keeps what old led to, if s leads elsewhere: conversations that began there go on there. Back
@@ -168,7 +172,8 @@ func (v *View) EndpointForSwitch(userID, model string, now time.Time) (*ModelEnd
 
 func (t *transaction) endpointForSwitch(userID, model string) (*ModelEndpoint, *Error) {
 	if !t.meta.active(VersionEndpoints) {
-		return nil, NeedsVersion("moving a conversation to another endpoint of models", VersionEndpoints, t.meta.ProtocolVersion)
+		return nil, NeedsVersion("moving a conversation to another endpoint of models", VersionEndpoints,
+			t.meta.ProtocolVersion)
 	}
 	e := t.endpointForStart(userID, &model, nil)
 	if e == nil {

@@ -76,9 +76,18 @@ func TestEndpoint_BelongsToTheConversation(t *testing.T) {
 	at("c1", "https://a m 1")
 
 	// A child goes where its parent goes, unless it names a model.
-	f.do("ada", &StartTaskCreateBody{ID: "t-child", ConversationID: "child", Request: StartRequest{ParentConversationID: ptr("c1")}})
-	f.do("ada", &StartTaskCreateBody{ID: "t-own", ConversationID: "own", Request: StartRequest{ParentConversationID: ptr("c1"), LLMModel: ptr("x")}})
-	for id, want := range map[string]ModelEndpoint{"t-child": {"m", "https://a", llmKey(1).Path}, "t-own": {"x", "https://b", ""}} {
+	f.do("ada",
+		&StartTaskCreateBody{ID: "t-child", ConversationID: "child", Request: StartRequest{ParentConversationID: ptr("c1")}})
+	f.do("ada",
+		&StartTaskCreateBody{
+			ID:             "t-own",
+			ConversationID: "own",
+			Request:        StartRequest{ParentConversationID: ptr("c1"), LLMModel: ptr("x")},
+		})
+	for id, want := range map[string]ModelEndpoint{
+		"t-child": {"m", "https://a", llmKey(1).Path},
+		"t-own":   {"x", "https://b", ""},
+	} {
 		if got := f.store.View().StartTask("ada", id); got == nil || got.LLM == nil || *got.LLM != want {
 			t.Errorf("%s: %+v, want %+v", id, got.LLM, want)
 		}

@@ -13,15 +13,19 @@ type picture []string
 func (m *model) picture() picture {
 	p := picture{}
 	for user, s := range m.settings {
-		p = append(p, fmt.Sprintf("settings %s %s", user, words(s.Language, s.Model, s.BaseURL, s.Consent, s.Factor, s.LLM, s.Search, s.Shared, s.MCP)))
+		p = append(p,
+			fmt.Sprintf("settings %s %s", user,
+				words(s.Language, s.Model, s.BaseURL, s.Consent, s.Factor, s.LLM, s.Search, s.Shared, s.MCP)))
 	}
 	for i, s := range m.specs {
 		p = append(p, fmt.Sprintf("spec %d %s %d %d", i, s.ID, s.Template.CPU, s.Pool))
 	}
 	for i := range m.sandboxes {
 		s := &m.sandboxes[i]
-		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State, s.Reason,
-			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.LastUse, s.Since), "expiry "+m.expiry(s))
+		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State,
+			s.Reason,
+			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.LastUse, s.Since),
+			"expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
 		reservation := ""
@@ -44,7 +48,8 @@ func pictureOf(v *View) picture {
 		if s := v.Settings(user); s != nil {
 			x := s.Values
 			p = append(p, fmt.Sprintf("settings %s %s", user, words(x.Language, x.LLMModel, x.LLMBaseURL,
-				x.UserConsentsToAnalytics, x.RemoteRuntimeResourceFactor, s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey, s.MCPConfig)))
+				x.UserConsentsToAnalytics, x.RemoteRuntimeResourceFactor, s.LLMAPIKey, s.SearchAPIKey, s.SandboxAPIKey,
+				s.MCPConfig)))
 		}
 		tasks, _ := v.StartTasks(user, StartTaskFilter{}, Page{})
 		for _, t := range tasks {
@@ -66,7 +71,8 @@ func pictureOf(v *View) picture {
 	}
 	for s := range v.AllSandboxes() {
 		p = append(p, "sandbox "+words(s.ID, s.UserID, s.SpecID, s.Template.Image, s.Template.CPU, s.Desired, s.Generation,
-			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef, s.WarmKeyRef,
+			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef,
+			s.WarmKeyRef,
 			s.PausedBy, s.DesiredAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
 	}
 	slices.Sort(p)

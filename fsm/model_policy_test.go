@@ -86,9 +86,11 @@ func (m *model) addMember(b *PoolAddBody) Code {
 		return CodeLimit
 	}
 	m.sandboxes = append(m.sandboxes, modelSandbox{
-		ID: b.ID, Spec: spec.ID, Pool: spec.ID, Image: "agent:1", CPU: spec.Template.CPU, Memory: spec.Template.Memory, Init: b.InitRef,
+		ID: b.ID, Spec: spec.ID, Pool: spec.ID, Image: "agent:1", CPU: spec.Template.CPU, Memory: spec.Template.Memory,
+		Init:    b.InitRef,
 		WarmKey: b.KeyRef, WarmHash: b.KeyHash,
-		Desired: DesiredRunning, DesiredAt: m.now, Generation: 1, State: SandboxStarting, Since: m.now, Policy: spec.Template.Policy,
+		Desired: DesiredRunning, DesiredAt: m.now, Generation: 1, State: SandboxStarting, Since: m.now,
+		Policy: spec.Template.Policy,
 	})
 	return ""
 }
@@ -98,7 +100,8 @@ func (m *model) claim(user string, n *modelSandbox, promised *modelTask) Code {
 	var found *modelSandbox
 	for i := range m.sandboxes {
 		s := &m.sandboxes[i]
-		fits := s.User == "" && s.Pool == n.Spec && s.Desired == DesiredRunning && s.State == SandboxRunning && s.Observed == s.Generation &&
+		fits := s.User == "" && s.Pool == n.Spec && s.Desired == DesiredRunning && s.State == SandboxRunning &&
+			s.Observed == s.Generation &&
 			s.Image == n.Image && s.CPU == n.CPU && s.Memory == n.Memory && !m.hasKey(s.WarmHash)
 		if fits && (found == nil || s.ID < found.ID) {
 			found = s
@@ -209,7 +212,8 @@ func (m *model) start(n *modelSandbox, task *modelTask) Code {
 		all, _ = m.use("")
 	}
 	over := func(u, more Usage, l Limits) bool {
-		return more.Running > 0 && l.Running > 0 && u.Running > l.Running || more.Total > 0 && l.Total > 0 && u.Total > l.Total ||
+		return more.Running > 0 && l.Running > 0 && u.Running > l.Running ||
+			more.Total > 0 && l.Total > 0 && u.Total > l.Total ||
 			more.CPU > 0 && l.CPU > 0 && u.CPU > l.CPU || more.Memory > 0 && l.Memory > 0 && u.Memory > l.Memory
 	}
 	overall := m.installation.Overall
@@ -343,7 +347,10 @@ func (m *model) deleteConversation(user string, b *ConversationDeleteBody) Code 
 			gone[c.ID] = gone[c.ID] || c.User == user && c.Parent != "" && gone[c.Parent]
 		}
 	}
-	m.conversations = slices.DeleteFunc(m.conversations, func(c modelConversation) bool { return c.User == user && gone[c.ID] })
+	m.conversations = slices.DeleteFunc(m.conversations, func(c modelConversation) bool {
+		return c.User == user &&
+			gone[c.ID]
+	})
 	m.tasks = slices.DeleteFunc(m.tasks, func(t modelTask) bool {
 		return t.User == user && gone[t.Conversation] && (t.Status == StartTaskReady || t.Status == StartTaskError)
 	})

@@ -102,10 +102,17 @@ type modelled struct {
 // newModelled returns both with the users ada and bob, and the given specs.
 func newModelled(t *testing.T, specs ...Spec) *modelled {
 	b := &modelled{T: t, store: NewStore(), model: &model{
-		settings: map[string]modelSettings{}, users: map[string]modelUser{"ada": {}, "bob": {}}, starts: map[string][]time.Time{},
+		settings: map[string]modelSettings{}, users: map[string]modelUser{
+			"ada": {},
+			"bob": {},
+		}, starts: map[string][]time.Time{},
 	}}
 	for i, body := range []Body{
-		&APIKeyCreateBody{Lookup: "ada", Hash: sha("ada"), UserID: "ada"}, &APIKeyCreateBody{Lookup: "bob", Hash: sha("bob"), UserID: "bob"},
+		&APIKeyCreateBody{
+			Lookup: "ada",
+			Hash:   sha("ada"),
+			UserID: "ada",
+		}, &APIKeyCreateBody{Lookup: "bob", Hash: sha("bob"), UserID: "bob"},
 		&SpecApplyBody{Specs: specs},
 	} {
 		if _, err := b.store.Apply(0, NewCommand(fmt.Sprint("prologue", i), testEpoch, "", body)); err != nil {
@@ -211,7 +218,12 @@ func (m *model) applyTask(c Command) Code {
 		if code != "" {
 			return code
 		}
-		order := []StartTaskStatus{StartTaskWorking, StartTaskWaitingForSandbox, StartTaskPreparingRepository, StartTaskStartingConversation}
+		order := []StartTaskStatus{
+			StartTaskWorking,
+			StartTaskWaitingForSandbox,
+			StartTaskPreparingRepository,
+			StartTaskStartingConversation,
+		}
 		if slices.Index(order, b.Status) < slices.Index(order, t.Status) || t.Sandbox == "" && b.Status != StartTaskWorking {
 			return CodeConflict
 		}
@@ -336,7 +348,8 @@ func (m *model) createSandbox(user string, b *SandboxCreateBody, promised *model
 func (m *model) newSandbox(user string, spec Spec) modelSandbox {
 	n := modelSandbox{
 		User: user, Spec: spec.ID, Image: "agent:1", CPU: spec.Template.CPU, Memory: spec.Template.Memory,
-		Desired: DesiredRunning, DesiredAt: m.now, Generation: 1, State: SandboxStarting, Since: m.now, Policy: spec.Template.Policy,
+		Desired: DesiredRunning, DesiredAt: m.now, Generation: 1, State: SandboxStarting, Since: m.now,
+		Policy: spec.Template.Policy,
 	}
 	if set, ok := m.settings[user]; ok {
 		if set.Runtime != nil && *set.Runtime != "" {

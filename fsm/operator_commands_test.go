@@ -33,7 +33,10 @@ func TestOperatorCommands_NeedAnOperatorsKey(t *testing.T) {
 		as  string
 		key *APIKey
 	}{"no key": {"root", nil}, "a user's key": {"ada", user}, "the owner without a key": {"bob", nil}} {
-		for _, body := range []Body{pause, &SandboxResumeBody{ID: "s1", Operator: true}, &SandboxDeleteBody{ID: "s1", Operator: true},
+		for _, body := range []Body{pause, &SandboxResumeBody{
+			ID:       "s1",
+			Operator: true,
+		}, &SandboxDeleteBody{ID: "s1", Operator: true},
 			unshare, &ConversationDeleteBody{ID: "c1", Owner: "bob"}} {
 			if code := CodeOf(ask(c.as, c.key, body)); code != CodeForbidden {
 				t.Errorf("%s, %s: %q", name, body.CommandType(), code)

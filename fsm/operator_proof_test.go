@@ -27,7 +27,14 @@ func keysOf(t *testing.T, version int) (s *Store, apply func(lookup string, body
 	}
 	for _, body := range []Body{
 		&ProtocolRaiseBody{Version: version},
-		&APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: hashOf("bvk_aaaaaaaaaaaa_secret"), Name: "k", UserID: "admin", Operator: true, Bootstrap: true},
+		&APIKeyCreateBody{
+			Lookup:    "aaaaaaaaaaaa",
+			Hash:      hashOf("bvk_aaaaaaaaaaaa_secret"),
+			Name:      "k",
+			UserID:    "admin",
+			Operator:  true,
+			Bootstrap: true,
+		},
 		&APIKeyCreateBody{Lookup: "uuuuuuuuuuuu", Hash: hashOf("bvk_uuuuuuuuuuuu_secret"), Name: "k", UserID: "user"},
 	} {
 		if err := apply("", body); err != nil {
@@ -49,7 +56,13 @@ func TestApply_OperatorsCommandsNeedAnOperatorsKey(t *testing.T) {
 		_, apply := keysOf(t, version)
 		for _, body := range []Body{
 			&UserConfigureBody{UserID: "user"}, &InstallationConfigureBody{}, &SpecApplyBody{},
-			&APIKeyCreateBody{Lookup: "tttttttttttt", Hash: hashOf("x"), Name: "k", UserID: "user", Operator: true}, &APIKeyRevokeBody{ID: 7},
+			&APIKeyCreateBody{
+				Lookup:   "tttttttttttt",
+				Hash:     hashOf("x"),
+				Name:     "k",
+				UserID:   "user",
+				Operator: true,
+			}, &APIKeyRevokeBody{ID: 7},
 		} {
 			if body.CommandType() == APIKeyRevoke && want == "" {
 				want = CodeNotFound

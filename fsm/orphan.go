@@ -224,7 +224,8 @@ func (t *transaction) applyOrphanDelete(b *OrphanDeleteBody) (Result, *Error) {
 	}
 	if b.Kind == OrphanLost {
 		if id := t.view().restoring(old.Volume); id != "" {
-			return Result{}, Errorf(CodeConflict, "the sandbox %s is being restored from it: wait until it runs, or delete that sandbox first", id)
+			return Result{}, Errorf(CodeConflict, "the sandbox %s is being restored from it: wait until it runs, "+
+				"or delete that sandbox first", id)
 		}
 	}
 	if !old.Delete {

@@ -21,7 +21,12 @@ func lostFixture(t *testing.T) *fixture {
 }
 
 func restoreBody(id string) *OrphanRestoreBody {
-	return &OrphanRestoreBody{Volume: "v1", ID: id, KeyRef: SecretRef{Path: SandboxKeyPath(id), Version: 1}, KeyHash: sha(id)}
+	return &OrphanRestoreBody{
+		Volume:  "v1",
+		ID:      id,
+		KeyRef:  SecretRef{Path: SandboxKeyPath(id), Version: 1},
+		KeyHash: sha(id),
+	}
 }
 
 // What a lost client has outlives its sandbox, counts for its user, and ends with its user.
@@ -67,7 +72,8 @@ func TestOrphanRestore(t *testing.T) {
 			f.do("ada", &SandboxDeleteBody{ID: "s1"})
 			f.do("", &SandboxRemoveBody{ID: "s1"})
 		}
-		_ = f.fails(CodeNotFound, "root", &OrphanRestoreBody{Volume: "v9", ID: "s2", KeyRef: restoreBody("s2").KeyRef, KeyHash: sha("s2")})
+		_ = f.fails(CodeNotFound, "root",
+			&OrphanRestoreBody{Volume: "v9", ID: "s2", KeyRef: restoreBody("s2").KeyRef, KeyHash: sha("s2")})
 		s := f.do("root", restoreBody("s2")).Sandbox
 		if s.UserID != "ada" || s.SpecID != "py" || s.Template.Image == "" || s.State() != SandboxStarting || s.Home != nil ||
 			s.Move == nil || s.Move.Orphan != "v1" || s.Move.From != "client-1" {
@@ -118,14 +124,21 @@ func TestUserDelete_TakesWhatPoliciesLeft(t *testing.T) {
 	for _, id := range []string{"s5", "s6"} {
 		f.do("ada", newSandboxBody(id))
 		f.do("ada", &SandboxPauseBody{ID: id})
-		f.do("", &SandboxExpireBody{ID: id, Generation: f.store.View().SandboxAny(id).Generation, Action: ExpireDelete, Reason: ReasonPausedTooLong})
+		f.do("",
+			&SandboxExpireBody{
+				ID:         id,
+				Generation: f.store.View().SandboxAny(id).Generation,
+				Action:     ExpireDelete,
+				Reason:     ReasonPausedTooLong,
+			})
 	}
 	f.do("", &SandboxRemoveBody{ID: "s5"})
 	o := f.store.View().Orphan(OrphanWorkspace, "s5")
 	if o == nil || o.Owner != "ada" || o.Purged {
 		t.Fatalf("on record is %+v", o)
 	}
-	f.do("", &OrphanNoteBody{Orphans: []Orphan{{Sandbox: "s5", Kind: OrphanWorkspace, Reason: OrphanUnowned, Birth: o.Birth}}})
+	f.do("",
+		&OrphanNoteBody{Orphans: []Orphan{{Sandbox: "s5", Kind: OrphanWorkspace, Reason: OrphanUnowned, Birth: o.Birth}}})
 	f.do("root", &UserDeleteBody{UserID: "ada"})
 	if o := f.store.View().Orphan(OrphanWorkspace, "s5"); o == nil || !o.Purged || o.Owner != "" {
 		t.Errorf("after the purge: %+v", o)

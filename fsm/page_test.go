@@ -72,7 +72,8 @@ func TestPagesCoverEverythingOnce(t *testing.T) {
 			if page.After = next; next == "" {
 				break
 			}
-			fillConversations(s, &Conversation{ID: fmt.Sprintf("new%d", n), UserID: "a", CreatedAt: testEpoch.Add(9 * time.Hour)})
+			fillConversations(s,
+				&Conversation{ID: fmt.Sprintf("new%d", n), UserID: "a", CreatedAt: testEpoch.Add(9 * time.Hour)})
 		}
 		if d := cmp.Diff(ids(want, conversationID), ids(got, conversationID)); d != "" {
 			r.Fatal(d)
@@ -85,7 +86,8 @@ func TestPagesCoverEverythingOnce(t *testing.T) {
 func TestPageTokenJunk(t *testing.T) {
 	t.Parallel()
 	s := NewStore()
-	fillConversations(s, &Conversation{ID: "a1", UserID: "a", CreatedAt: testEpoch}, &Conversation{ID: "b1", UserID: "b", CreatedAt: testEpoch})
+	fillConversations(s, &Conversation{ID: "a1", UserID: "a", CreatedAt: testEpoch},
+		&Conversation{ID: "b1", UserID: "b", CreatedAt: testEpoch})
 	for _, after := range []string{"x", "100", "====", token([]byte("short")), token(make([]byte, 500)), "\x00"} {
 		rows, _ := s.View().Conversations("a", ConversationFilter{}, Page{After: after})
 		if d := cmp.Diff([]string{"a1"}, ids(rows, conversationID)); d != "" {
@@ -93,7 +95,8 @@ func TestPageTokenJunk(t *testing.T) {
 		}
 	}
 	// A token past the user's last row, or another user's token, returns only the user's own rows.
-	rows, next := s.View().Conversations("a", ConversationFilter{}, Page{After: token([]byte("\xff\xff\xff\xff\xff\xff\xff\xffzz"))})
+	rows, next := s.View().Conversations("a", ConversationFilter{},
+		Page{After: token([]byte("\xff\xff\xff\xff\xff\xff\xff\xffzz"))})
 	if len(rows) != 0 || next != "" {
 		t.Errorf("past the end: %d rows, %q", len(rows), next)
 	}
@@ -113,9 +116,24 @@ func TestConversationFilter(t *testing.T) {
 	s := NewStore()
 	at := func(h int) time.Time { return testEpoch.Add(time.Duration(h) * time.Hour) }
 	fillConversations(s,
-		&Conversation{ID: "c1", UserID: "a", Title: ptr("Fix the README"), SandboxID: "s1", CreatedAt: at(1), UpdatedAt: at(5)},
+		&Conversation{
+			ID:        "c1",
+			UserID:    "a",
+			Title:     ptr("Fix the README"),
+			SandboxID: "s1",
+			CreatedAt: at(1),
+			UpdatedAt: at(5),
+		},
 		&Conversation{ID: "c2", UserID: "a", SandboxID: "s2", CreatedAt: at(2), UpdatedAt: at(4)},
-		&Conversation{ID: "c3", UserID: "a", Title: ptr("fixtures"), SandboxID: "s1", ParentID: ptr("c1"), CreatedAt: at(3), UpdatedAt: at(3)},
+		&Conversation{
+			ID:        "c3",
+			UserID:    "a",
+			Title:     ptr("fixtures"),
+			SandboxID: "s1",
+			ParentID:  ptr("c1"),
+			CreatedAt: at(3),
+			UpdatedAt: at(3),
+		},
 		&Conversation{ID: "c4", UserID: "b", Title: ptr("Fix"), CreatedAt: at(3), UpdatedAt: at(3)},
 	)
 	for name, c := range map[string]struct {
@@ -185,7 +203,8 @@ func TestStartTaskPages(t *testing.T) {
 	if n := v.CountStartTasks("ada", StartTaskFilter{ConversationID: "c1"}); n != 0 {
 		t.Errorf("%d tasks of an unfinished conversation", n)
 	}
-	if got := v.StartTaskByConversation("ada", "c1"); got == nil || got.ID != "t1" || v.StartTaskByConversation("bob", "c1") != nil {
+	if got := v.StartTaskByConversation("ada", "c1"); got == nil || got.ID != "t1" ||
+		v.StartTaskByConversation("bob", "c1") != nil {
 		t.Errorf("by conversation: %+v", got)
 	}
 	open := ids(v.OpenStartTasks(), func(t *StartTask) string { return t.ID })
@@ -213,7 +232,8 @@ func TestSandboxLookups(t *testing.T) {
 	if d := cmp.Diff([]string{"s1", "s2", "s3", "s4"}, ids(slices.Collect(v.AllSandboxes()), id)); d != "" {
 		t.Errorf("all: %s", d)
 	}
-	if v.Sandbox("bob", "s1") != nil || v.Sandbox("ada", "s2") != nil || v.Sandbox("ada", "s1") == nil || v.SandboxAny("s2") == nil {
+	if v.Sandbox("bob", "s1") != nil || v.Sandbox("ada", "s2") != nil || v.Sandbox("ada", "s1") == nil ||
+		v.SandboxAny("s2") == nil {
 		t.Error("the wrong sandboxes are found")
 	}
 	if v.SandboxByKeyHash(sha("s1")) == nil || v.SandboxByKeyHash(sha("s2")) != nil || v.SandboxByKeyHash("") != nil {
@@ -238,7 +258,8 @@ func TestSmallLookups(t *testing.T) {
 	if d := cmp.Diff([]string{"k1", "k2"}, ids(v.APIKeys(), func(k *APIKey) string { return k.Lookup })); d != "" {
 		t.Error(d)
 	}
-	if !v.AnyAPIKey() || v.APIKeyByLookup("k1").RevokedAt == nil || v.APIKeyByLookup("k2").RevokedAt != nil || v.APIKeyByLookup("") != nil {
+	if !v.AnyAPIKey() || v.APIKeyByLookup("k1").RevokedAt == nil || v.APIKeyByLookup("k2").RevokedAt != nil ||
+		v.APIKeyByLookup("") != nil {
 		t.Error("the wrong keys")
 	}
 	if conversationByV0ID(v.txn, "ada", "mine") == nil || conversationByV0ID(v.txn, "bob", "mine") != nil ||
@@ -267,7 +288,8 @@ func BenchmarkPage(b *testing.B) {
 	s := NewStore()
 	var rows []*Conversation
 	for i := range 100_000 {
-		rows = append(rows, &Conversation{ID: fmt.Sprintf("c%06d", i), UserID: "a", CreatedAt: testEpoch.Add(time.Duration(i) * time.Second)})
+		rows = append(rows,
+			&Conversation{ID: fmt.Sprintf("c%06d", i), UserID: "a", CreatedAt: testEpoch.Add(time.Duration(i) * time.Second)})
 	}
 	fillConversations(s, rows...)
 	v := s.View()

@@ -50,7 +50,8 @@ func TestExpireAgainstTouch(t *testing.T) {
 		for _, touchFirst := range []bool{false, true} {
 			f := newFixture(t).open()
 			f.sandbox("ada", "s1")
-			f.do("", &SandboxObserveBody{Observations: []Observation{{"s1", SandboxStatus{State: SandboxRunning, Generation: 1}}}})
+			f.do("",
+				&SandboxObserveBody{Observations: []Observation{{"s1", SandboxStatus{State: SandboxRunning, Generation: 1}}}})
 			if used {
 				f.do("", &SandboxTouchBody{Touches: []Touch{{ID: "s1", At: f.now}}})
 			}
@@ -80,11 +81,15 @@ func TestExpireAgainstTouch(t *testing.T) {
 // before it happened) starts the time again.
 func TestExpiryCountsAnew(t *testing.T) {
 	f := newFixture(t).open()
-	f.do("", &InstallationConfigureBody{Installation: Installation{Policy: Policy{IdleTimeout: time.Hour, MaxRunning: time.Hour}}})
+	f.do("",
+		&InstallationConfigureBody{Installation: Installation{Policy: Policy{IdleTimeout: time.Hour, MaxRunning: time.Hour}}})
 	f.do("", &SpecPoolBody{ID: "py", Size: 1})
 	f.do("", newMember("m1", "py"))
 	running := func(generation uint64) {
-		f.do("", &SandboxObserveBody{Observations: []Observation{{"m1", SandboxStatus{State: SandboxRunning, Generation: generation}}}})
+		f.do("",
+			&SandboxObserveBody{
+				Observations: []Observation{{"m1", SandboxStatus{State: SandboxRunning, Generation: generation}}},
+			})
 	}
 	expiry := func() (time.Time, bool) {
 		v := f.store.View()

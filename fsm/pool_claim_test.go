@@ -25,7 +25,10 @@ func TestClaim_PassesOverAMemberOfADrainedClient(t *testing.T) {
 			continue
 		}
 		_ = f.fails(CodePoolEmpty, "ada", warmSandboxBody())
-		f.do("", &SandboxObserveBody{Observations: []Observation{{ID: "m1", Status: SandboxStatus{State: SandboxRunning, Generation: 1}}}})
+		f.do("",
+			&SandboxObserveBody{
+				Observations: []Observation{{ID: "m1", Status: SandboxStatus{State: SandboxRunning, Generation: 1}}},
+			})
 		f.do("ada", warmSandboxBody())
 	}
 }

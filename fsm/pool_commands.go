@@ -98,7 +98,8 @@ func (t *transaction) applyPoolAdd(b *PoolAddBody) (Result, *Error) {
 	if members >= spec.Pool {
 		return Result{}, Errorf(CodeConflict, "the pool of the spec %s has its %d members already", spec.ID, spec.Pool)
 	}
-	if err := exceeded(LimitOfInstallation, t.meta.Installation.Overall, usageOf(t.txn, ""), t.demandOf(nil, s, nil).theirs); err != nil {
+	if err := exceeded(LimitOfInstallation, t.meta.Installation.Overall, usageOf(t.txn, ""),
+		t.demandOf(nil, s, nil).theirs); err != nil {
 		return Result{}, err
 	}
 	put(t, tableSandboxes, nil, s)

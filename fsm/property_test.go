@@ -114,15 +114,18 @@ func TestChangedIsExact(t *testing.T) {
 			after := dump(s)
 			changed := false
 			for name := range union(before, after) {
-				watched := slices.Contains([]CommandType{APIKeyRevoke, APIKeyDisable, UserDisable, UserDelete}, e.Command.Type) || bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
+				watched := slices.Contains([]CommandType{APIKeyRevoke, APIKeyDisable, UserDisable, UserDelete}, e.Command.Type) ||
+					bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
 					bytes.HasPrefix([]byte(name), []byte("spec")) || bytes.HasPrefix([]byte(name), []byte("orphans")) ||
-					e.Command.Type == InstallationConfigure || e.Command.Type == ClientMarkSet || e.Command.Type == ClientDrain || e.Command.Type == SandboxMoved || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
+					e.Command.Type == InstallationConfigure || e.Command.Type == ClientMarkSet || e.Command.Type == ClientDrain ||
+					e.Command.Type == SandboxMoved || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])
 			}
 			// Use only postpones deadlines.
 			changed = changed && e.Command.Type != SandboxTouch
 			// These may store a row equal to the old one. A false alarm is harmless.
-			if got := closed(view.Changed()); got != changed && !(got && (e.Command.Type == SpecApply || e.Command.Type == UserConfigure)) {
+			if got := closed(view.Changed()); got != changed &&
+				!(got && (e.Command.Type == SpecApply || e.Command.Type == UserConfigure)) {
 				r.Fatalf("%s: Changed closed: %v, something changed: %v", e.Command.Type, got, changed)
 			}
 		}

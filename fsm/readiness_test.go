@@ -17,8 +17,11 @@ func TestTemplate_Readiness(t *testing.T) {
 		"mock":                  {func(*Template) {}, ""},
 		"mock without the word": {func(p *Template) { p.Readiness = "" }, `mock_driver is only for readiness = "allocation"`},
 		"unknown":               {func(p *Template) { p.Readiness = "soon" }, `unknown readiness "soon"`},
-		"another driver":        {func(p *Template) { p.Driver, p.Command, p.Isolation = DriverRawExec, "/agent", IsolationNone }, ""},
-		"mock with an image":    {func(p *Template) { p.Image = "x" }, "are for docker only"},
+		"another driver": {
+			func(p *Template) { p.Driver, p.Command, p.Isolation = DriverRawExec, "/agent", IsolationNone },
+			"",
+		},
+		"mock with an image": {func(p *Template) { p.Image = "x" }, "are for docker only"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := mock

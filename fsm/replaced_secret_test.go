@@ -12,17 +12,37 @@ func TestReplacedSecrets_Count(t *testing.T) {
 	t.Parallel()
 	bodies := map[string]func(version int) Body{
 		"custom secret": func(version int) Body {
-			return &SettingsPutBody{CustomSecrets: []CustomSecret{{Name: "s", Ref: SecretRef{Path: "users/ada/custom/s", Version: version, Bytes: MaxSecretBytes}}}}
+			return &SettingsPutBody{
+				CustomSecrets: []CustomSecret{
+					{Name: "s", Ref: SecretRef{Path: "users/ada/custom/s", Version: version, Bytes: MaxSecretBytes}},
+				},
+			}
 		},
 		"setting": func(version int) Body {
-			return &SettingsPutBody{LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: version, Bytes: MaxSecretBytes}}
+			return &SettingsPutBody{
+				LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: version, Bytes: MaxSecretBytes},
+			}
 		},
 		"provider": func(version int) Body {
-			return &ProvidersReplaceBody{Providers: []Provider{{Type: ProviderGitHub, Ref: SecretRef{Path: "users/ada/providers/github", Version: version, Bytes: MaxSecretBytes}}}}
+			return &ProvidersReplaceBody{
+				Providers: []Provider{
+					{
+						Type: ProviderGitHub,
+						Ref:  SecretRef{Path: "users/ada/providers/github", Version: version, Bytes: MaxSecretBytes},
+					},
+				},
+			}
 		},
 		"another provider each time": func(version int) Body {
 			return &ProvidersReplaceBody{Providers: []Provider{{
-				Type: []ProviderType{ProviderGitHub, ProviderGitLab}[version%2], Ref: SecretRef{Path: fmt.Sprint("users/ada/providers/", version%2), Version: version, Bytes: MaxSecretBytes},
+				Type: []ProviderType{
+					ProviderGitHub,
+					ProviderGitLab,
+				}[version%2], Ref: SecretRef{
+					Path:    fmt.Sprint("users/ada/providers/", version%2),
+					Version: version,
+					Bytes:   MaxSecretBytes,
+				},
 			}}}
 		},
 	}
@@ -62,7 +82,8 @@ func TestReplacedSecrets_AreForgotten(t *testing.T) {
 	t.Parallel()
 	f := newStateFixture(t)
 	for n := range 20 {
-		f.do("ada", &SettingsPutBody{LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: n + 1, Bytes: 10}})
+		f.do("ada",
+			&SettingsPutBody{LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: n + 1, Bytes: 10}})
 	}
 	term := func(n int) { f.do("", &TermOpenBody{Term: uint64(n + 2), Node: "n1", ClusterID: "test"}) }
 	for n := range forgetReplacedEvery {

@@ -69,7 +69,8 @@ func (t *transaction) applySandboxCopied(b *SandboxCopiedBody) (Result, *Error) 
 		return Result{}, Errorf(CodeNotFound, "Not Found")
 	}
 	if old.copyID() != b.Base {
-		return Result{}, Errorf(CodeConflict, "the newest copy of sandbox %s is %q and not %q: copy again", b.ID, old.copyID(), b.Base)
+		return Result{}, Errorf(CodeConflict, "the newest copy of sandbox %s is %q and not %q: copy again", b.ID,
+			old.copyID(), b.Base)
 	}
 	s, c := *old, b.Copy
 	c.At = c.At.UTC().Truncate(time.Microsecond)

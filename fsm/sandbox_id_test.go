@@ -19,7 +19,10 @@ func TestSandboxID_OfAFormerSandboxIsRefused(t *testing.T) {
 	for _, id := range []string{"sb-c1", "job-left", "workspace-left"} {
 		_ = f.fails(CodeConflict, "ada", newSandboxBody(id))
 		_ = f.fails(CodeConflict, "", &PoolAddBody{
-			ID: id, SpecID: spec.ID, InitRef: SecretRef{Path: "i", Version: 1}, KeyRef: SecretRef{Path: "k", Version: 1}, KeyHash: sha(id),
+			ID: id, SpecID: spec.ID, InitRef: SecretRef{
+				Path:    "i",
+				Version: 1,
+			}, KeyRef: SecretRef{Path: "k", Version: 1}, KeyHash: sha(id),
 		})
 	}
 	f.do("ada", &StartTaskCreateBody{ID: "t2", ConversationID: "c2"})

@@ -184,7 +184,8 @@ func (t *transaction) applySandboxRedeem(b *SandboxRedeemBody) (Result, *Error) 
 func (s *Sandbox) withoutExpired(now time.Time) *Sandbox {
 	next := *s
 	next.Shares = orNil(slices.DeleteFunc(slices.Clone(s.Shares), func(one Share) bool { return !now.Before(one.Until) }))
-	next.Redeemed = orNil(slices.DeleteFunc(slices.Clone(s.Redeemed), func(one Redeemed) bool { return !now.Before(one.Until) }))
+	next.Redeemed = orNil(slices.DeleteFunc(slices.Clone(s.Redeemed),
+		func(one Redeemed) bool { return !now.Before(one.Until) }))
 	return &next
 }
 

@@ -25,7 +25,8 @@ func (t *transaction) applySandboxAcceptWorkspace(b *SandboxAcceptWorkspaceBody)
 	}
 	if old.State() != SandboxError || old.Status.Reason != ReasonWorkspace {
 		return Result{}, Errorf(CodeConflict,
-			"the workspace of the sandbox %s is not in question: only one that is in ERROR for its workspace can be accepted", old.ID)
+			"the workspace of the sandbox %s is not in question: only one that is in ERROR for its workspace can be accepted",
+			old.ID)
 	}
 	if old.Acceptance > old.Status.Acceptance && (old.AcceptForeign || !b.Operator) {
 		return Result{Sandbox: old}, nil

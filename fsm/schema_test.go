@@ -19,12 +19,20 @@ type sample struct{ a, b, moved any }
 func samples() map[string]sample {
 	t0, t1, t2 := testEpoch, testEpoch.Add(time.Hour), testEpoch.Add(-time.Hour)
 	return map[string]sample{
-		tableUsers:         {&User{ID: "a"}, &User{ID: "b"}, &User{ID: "a", CreatedAt: t1}},
-		tableAPIKeys:       {&APIKey{ID: 1, Lookup: "x"}, &APIKey{ID: 2, Lookup: "y"}, &APIKey{ID: 1, Lookup: "z"}},
-		tableSettings:      {&Settings{UserID: "a"}, &Settings{UserID: "b"}, &Settings{UserID: "a", UpdatedAt: t1}},
-		tableProviders:     {&Provider{UserID: "a", Type: "x"}, &Provider{UserID: "a", Type: "y"}, &Provider{UserID: "a", Type: "x", Host: ptr("h")}},
-		tableCustomSecrets: {&CustomSecret{UserID: "a", Name: "x"}, &CustomSecret{UserID: "a", Name: "y"}, &CustomSecret{UserID: "a", Name: "x", Description: "d"}},
-		tableSpecs:         {&Spec{ID: "a"}, &Spec{ID: "b", Position: 1}, &Spec{ID: "a", Position: 2}},
+		tableUsers:    {&User{ID: "a"}, &User{ID: "b"}, &User{ID: "a", CreatedAt: t1}},
+		tableAPIKeys:  {&APIKey{ID: 1, Lookup: "x"}, &APIKey{ID: 2, Lookup: "y"}, &APIKey{ID: 1, Lookup: "z"}},
+		tableSettings: {&Settings{UserID: "a"}, &Settings{UserID: "b"}, &Settings{UserID: "a", UpdatedAt: t1}},
+		tableProviders: {
+			&Provider{UserID: "a", Type: "x"},
+			&Provider{UserID: "a", Type: "y"},
+			&Provider{UserID: "a", Type: "x", Host: ptr("h")},
+		},
+		tableCustomSecrets: {
+			&CustomSecret{UserID: "a", Name: "x"},
+			&CustomSecret{UserID: "a", Name: "y"},
+			&CustomSecret{UserID: "a", Name: "x", Description: "d"},
+		},
+		tableSpecs: {&Spec{ID: "a"}, &Spec{ID: "b", Position: 1}, &Spec{ID: "a", Position: 2}},
 		tableSandboxes: {
 			&Sandbox{ID: "a", UserID: "u", CreatedAt: t0, KeyHash: "x", Desired: DesiredRunning},
 			&Sandbox{ID: "b", Pool: "py", CreatedAt: t1, Desired: DesiredRunning},
@@ -54,18 +62,31 @@ func samples() map[string]sample {
 			&Orphan{Kind: OrphanJob, Sandbox: "a", Delete: true},
 		},
 		tableReplaced: {
-			&replacedSecret{UserID: "u", Path: "p", Version: 1, Since: t0}, &replacedSecret{UserID: "u", Path: "p", Version: 2, Since: t0},
+			&replacedSecret{
+				UserID:  "u",
+				Path:    "p",
+				Version: 1,
+				Since:   t0,
+			}, &replacedSecret{UserID: "u", Path: "p", Version: 2, Since: t0},
 			&replacedSecret{UserID: "u", Path: "p", Version: 1, Since: t1},
 		},
 		tableSetups: {
-			&Setup{UserID: "u", Repository: "r", Hash: "h", UsedAt: t0}, &Setup{UserID: "u", Repository: "r", Hash: "g", UsedAt: t0},
+			&Setup{
+				UserID:     "u",
+				Repository: "r",
+				Hash:       "h",
+				UsedAt:     t0,
+			}, &Setup{UserID: "u", Repository: "r", Hash: "g", UsedAt: t0},
 			&Setup{UserID: "u", Repository: "r", Hash: "h", UsedAt: t1},
 		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},
 		tableSecretRefs: {
-			&secretRef{ref: SecretRef{Path: "p", Version: 1}, count: 1}, &secretRef{ref: SecretRef{Path: "p", Version: 2}, count: 1},
+			&secretRef{
+				ref:   SecretRef{Path: "p", Version: 1},
+				count: 1,
+			}, &secretRef{ref: SecretRef{Path: "p", Version: 2}, count: 1},
 			&secretRef{ref: SecretRef{Path: "p", Version: 1}, count: 2},
 		},
 	}

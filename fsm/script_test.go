@@ -86,7 +86,13 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	if d.Cmd == "suspend" {
 		s.index++
-		done, err := s.store.Succeed(Succession{ID: "act", At: s.now, Kind: FindingRestored, Index: s.index, SuspendKeys: true})
+		done, err := s.store.Succeed(Succession{
+			ID:          "act",
+			At:          s.now,
+			Kind:        FindingRestored,
+			Index:       s.index,
+			SuspendKeys: true,
+		})
 		return fmt.Sprintf("%d keys suspended (%v)\n", done.Suspended, err)
 	}
 	body, err := newBody(CommandType(d.Cmd))
@@ -295,7 +301,8 @@ func (s *script) show(d *datadriven.TestData) string {
 		h := v.History()
 		return fmt.Sprintf("id=%s epoch=%d parents=%v birth=%s\n", h.ID, h.Epoch, h.Parents, v.Birth())
 	case "cluster": // the state outside the tables
-		return fmt.Sprintf("id=%s version=%d term=%d by %s\n", v.ClusterID(), v.ProtocolVersion(), v.meta.Term, v.meta.TermNode)
+		return fmt.Sprintf("id=%s version=%d term=%d by %s\n", v.ClusterID(), v.ProtocolVersion(), v.meta.Term,
+			v.meta.TermNode)
 	}
 	d.Fatalf(s.t, "unknown directive %s", d.Cmd)
 	return ""

@@ -42,7 +42,8 @@ func TestView_OldestSecret(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t).open()
 	put := func(path string, version int) {
-		f.do("ada", &SettingsPutBody{CustomSecrets: []CustomSecret{{Name: "A", Ref: SecretRef{Path: path, Version: version}}}})
+		f.do("ada",
+			&SettingsPutBody{CustomSecrets: []CustomSecret{{Name: "A", Ref: SecretRef{Path: path, Version: version}}}})
 	}
 	for _, tc := range []struct{ version, want int }{{3, 3}, {300, 300}, {70000, 70000}} {
 		put("users/ada/custom/A", tc.version)

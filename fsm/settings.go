@@ -111,8 +111,10 @@ func (v *SettingsValues) check(r *rules) {
 // checkAgent adds the rules of the values that choose an agent and a sandbox.
 func (v *SettingsValues) checkAgent(r *rules) {
 	kind, id := valueOr(v.AgentKind, ""), valueOr(v.ACPServer, "")
-	r.check(slices.Contains([]string{"", AgentOpenHands, AgentACP}, kind), "agent_kind must be %q or %q, not %q", AgentOpenHands, AgentACP, clip(kind))
-	r.check(id == "" || ValidAgentID(id), "bad acp_server %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot", clip(id))
+	r.check(slices.Contains([]string{"", AgentOpenHands, AgentACP}, kind), "agent_kind must be %q or %q, not %q",
+		AgentOpenHands, AgentACP, clip(kind))
+	r.check(id == "" || ValidAgentID(id), "bad acp_server %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot",
+		clip(id))
 	if command := valueOr(v.ACPCommand, nil); len(command) > 0 {
 		r.check(command[0] != "", "acp_command begins with the program")
 		r.check(id == "" || id == AgentCustom, "acp_command is for acp_server %q: leave one of them out", AgentCustom)

@@ -72,7 +72,8 @@ func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
 	t.settings[user] = s
 	for i := range b.Providers {
 		p := b.Providers[i]
-		if old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(p.Type))); old != nil && t.meta.active(VersionHistory) {
+		if old := first[Provider](t.txn, tableProviders, indexID, keyOf(user, string(p.Type))); old != nil &&
+			t.meta.active(VersionHistory) {
 			p.Host = firstOf(p.Host, old.Host)
 		}
 		t.putProvider(user, p)

@@ -156,7 +156,13 @@ func (s *Store) Restore(r io.Reader) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.db, s.commands, s.usage = l.store.db, l.store.commands, l.store.usage
-	s.publish(&View{index: l.header.Index, meta: l.header.Meta, txn: s.db.Txn(false), commands: s.commands, keys: l.header.Index}, true)
+	s.publish(&View{
+		index:    l.header.Index,
+		meta:     l.header.Meta,
+		txn:      s.db.Txn(false),
+		commands: s.commands,
+		keys:     l.header.Index,
+	}, true)
 	return nil
 }
 

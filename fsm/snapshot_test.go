@@ -17,17 +17,43 @@ import (
 // populated returns a store that has a row in every table.
 func populated(t testing.TB) *fixture {
 	f := newFixture(t).open()
-	f.do("", &APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: sha("key"), Name: "laptop", UserID: "ada", Operator: true, Bootstrap: true})
+	f.do("",
+		&APIKeyCreateBody{
+			Lookup:    "aaaaaaaaaaaa",
+			Hash:      sha("key"),
+			Name:      "laptop",
+			UserID:    "ada",
+			Operator:  true,
+			Bootstrap: true,
+		})
 	f.do("ada", &SettingsPutBody{
-		Values:    SettingsValues{LLMModel: ptr("m1"), MaxBudgetPerTask: ptr(1.5), EnableDefaultCondenser: true, Language: ptr("<&> \u2028 é")},
-		LLMAPIKey: &SecretRef{Path: "users/ada/settings/llm_api_key", Version: 1}, MCPConfig: SecretRef{Path: "users/ada/settings/mcp_config", Version: 3},
-		Providers:     []Provider{{Type: ProviderGitHub, Host: ptr("ghe.local"), Ref: SecretRef{Path: "users/ada/providers/github", Version: 2}}},
-		CustomSecrets: []CustomSecret{{Name: "NPM", Description: "registry", Ref: SecretRef{Path: "users/ada/custom/TlBN", Version: 1}}},
+		Values: SettingsValues{
+			LLMModel:               ptr("m1"),
+			MaxBudgetPerTask:       ptr(1.5),
+			EnableDefaultCondenser: true,
+			Language:               ptr("<&> \u2028 é"),
+		},
+		LLMAPIKey: &SecretRef{
+			Path:    "users/ada/settings/llm_api_key",
+			Version: 1,
+		}, MCPConfig: SecretRef{Path: "users/ada/settings/mcp_config", Version: 3},
+		Providers: []Provider{
+			{Type: ProviderGitHub, Host: ptr("ghe.local"), Ref: SecretRef{Path: "users/ada/providers/github", Version: 2}},
+		},
+		CustomSecrets: []CustomSecret{
+			{Name: "NPM", Description: "registry", Ref: SecretRef{Path: "users/ada/custom/TlBN", Version: 1}},
+		},
 	})
 	f.conversation("ada", "c1")
 	f.do("", &SandboxObserveBody{Observations: []Observation{{ID: "sb-c1", Status: SandboxStatus{
 		State: SandboxRunning, Generation: 1, Job: JobRef{Version: 2, Registered: true},
-		Placement: &Placement{AllocID: "a", NodeID: "n", Address: "10.0.0.1", Ports: map[string]int{PortAgentServer: 31000}, Workspace: "/w"},
+		Placement: &Placement{
+			AllocID:   "a",
+			NodeID:    "n",
+			Address:   "10.0.0.1",
+			Ports:     map[string]int{PortAgentServer: 31000},
+			Workspace: "/w",
+		},
 	}}}})
 	f.sandbox("bob", "sb-bob")
 	f.do("bob", &SandboxDeleteBody{ID: "sb-bob"})
@@ -51,7 +77,9 @@ func populated(t testing.TB) *fixture {
 		t.Fatal(err)
 	}
 	f.do("", &InstallationConfigureBody{Installation: Installation{
-		Policy: Policy{IdleTimeout: time.Hour}, PerUser: Limits{StartsPerMinute: 5}, Overall: Limits{StartsPerMinute: 9}, OnLimit: OnLimitRefuse,
+		Policy: Policy{
+			IdleTimeout: time.Hour,
+		}, PerUser: Limits{StartsPerMinute: 5}, Overall: Limits{StartsPerMinute: 9}, OnLimit: OnLimitRefuse,
 	}})
 	f.do("", &UserConfigureBody{UserID: "ada", Policy: &Policy{MaxRunning: -1}, Limits: &Limits{StartsPerMinute: 3}})
 	f.do("", &SpecPoolBody{ID: "py", Size: 1})
@@ -129,12 +157,14 @@ func withHistory(t testing.TB) *fixture {
 	f.do("", &TermOpenBody{Term: 2, Node: "n2", ClusterID: "test", Nonce: "second"})
 	f.do("", &MarkNoteBody{Store: StoreNomad})
 	f.do("", &RemovalReserveBody{RemovalJob, 3, 2})
-	f.do("", &OrphanNoteBody{[]Orphan{{Kind: OrphanWorkspace, Sandbox: "gone", Reason: OrphanStranger, Birth: "test/lost/99"}}})
+	f.do("",
+		&OrphanNoteBody{[]Orphan{{Kind: OrphanWorkspace, Sandbox: "gone", Reason: OrphanStranger, Birth: "test/lost/99"}}})
 	f.do("", &HoldBeginBody{At: f.index, Findings: []Finding{
 		{Kind: FindingStranger, Store: StoreNomad, ID: "gone", Birth: "test/lost/99", Detail: "a workspace"},
 	}})
 	f.do("", &HoldReleaseBody{Adopt: []Adopted{{"lost", 99}}})
-	f.do("", &HoldBeginBody{At: f.index, Findings: []Finding{{Kind: FindingMarkLost, Store: StoreVault, Detail: "it is gone"}}})
+	f.do("",
+		&HoldBeginBody{At: f.index, Findings: []Finding{{Kind: FindingMarkLost, Store: StoreVault, Detail: "it is gone"}}})
 	f.do("ada", &SandboxPauseBody{ID: "sb-c1"})
 	return f
 }
@@ -169,7 +199,8 @@ func TestGoldenSnapshot3(t *testing.T) {
 func TestGoldenSnapshot2(t *testing.T) {
 	s := golden(t, "snapshot_format_2.jsonl", golden2SHA256)
 	v := s.View()
-	if in := v.Installation(); in.Overall.StartsPerMinute != 9 || in.Policy.IdleTimeout != time.Hour || v.LimitsOf("ada").StartsPerMinute != 3 {
+	if in := v.Installation(); in.Overall.StartsPerMinute != 9 || in.Policy.IdleTimeout != time.Hour ||
+		v.LimitsOf("ada").StartsPerMinute != 3 {
 		t.Errorf("%+v", in)
 	}
 	if m := v.SandboxAny("m1"); m == nil || !m.Member() || v.SandboxAny("sb-c1").Status.LastActive.IsZero() {
@@ -178,7 +209,15 @@ func TestGoldenSnapshot2(t *testing.T) {
 	if task := v.StartTask("ada", "t3"); task == nil || *task.Reservation != (Reservation{500, 1024}) {
 		t.Errorf("task %+v", task)
 	}
-	if u := v.Usage("ada"); u != (Usage{Running: 2, Total: 2, CPU: 1000, Memory: 2048, StateBytes: 25600, doneBytes: 512, starts: 2}) {
+	if u := v.Usage("ada"); u != (Usage{
+		Running:    2,
+		Total:      2,
+		CPU:        1000,
+		Memory:     2048,
+		StateBytes: 25600,
+		doneBytes:  512,
+		starts:     2,
+	}) {
 		t.Errorf("usage %+v", u)
 	}
 	late := NewCommand("c2", testEpoch.Add(2*time.Second), "", &SpecPoolBody{ID: "py", Size: 9})
@@ -196,7 +235,8 @@ func TestGoldenSnapshot(t *testing.T) {
 	if v.Index() != 13 || v.ClusterID() != "test" || v.ProtocolVersion() != 1 {
 		t.Errorf("index %d, cluster %q, version %d", v.Index(), v.ClusterID(), v.ProtocolVersion())
 	}
-	if set := v.Settings("ada"); *set.Values.LLMModel != "m1" || set.MCPConfig != (SecretRef{Path: "users/ada/settings/mcp_config", Version: 3}) {
+	if set := v.Settings("ada"); *set.Values.LLMModel != "m1" ||
+		set.MCPConfig != (SecretRef{Path: "users/ada/settings/mcp_config", Version: 3}) {
 		t.Errorf("settings %+v", set)
 	}
 	sb := v.Sandbox("ada", "sb-c1")
@@ -207,11 +247,14 @@ func TestGoldenSnapshot(t *testing.T) {
 		t.Error("the deleted sandbox is shown")
 	}
 	task := v.StartTask("ada", "t2")
-	if task.V0ID != "mine" || task.Request.InitialMessage.Content[0].Text != "Check the README" || *task.Request.SandboxID != "sb-c1" {
+	if task.V0ID != "mine" || task.Request.InitialMessage.Content[0].Text != "Check the README" ||
+		*task.Request.SandboxID != "sb-c1" {
 		t.Errorf("task %+v", task)
 	}
-	if v.Conversation("ada", "c1") == nil || v.APIKeyByLookup("aaaaaaaaaaaa") == nil || v.User("ada") == nil || v.Spec("py") == nil ||
-		len(v.Providers("ada")) != 1 || len(v.CustomSecrets("ada")) != 1 || !v.SecretReferenced("users/ada/start_tasks/t2", 1) {
+	if v.Conversation("ada", "c1") == nil || v.APIKeyByLookup("aaaaaaaaaaaa") == nil || v.User("ada") == nil ||
+		v.Spec("py") == nil ||
+		len(v.Providers("ada")) != 1 || len(v.CustomSecrets("ada")) != 1 ||
+		!v.SecretReferenced("users/ada/start_tasks/t2", 1) {
 		t.Error("something is missing")
 	}
 	if _, e, _, _ := v.CommandResult("client-2"); e == nil || e.Code != CodeNotFound {
@@ -235,9 +278,10 @@ func TestRestoreRefusesDamage(t *testing.T) {
 		"something behind": good + "{}\n",
 		"newer format":     strings.Replace(good, `"bivouac_snapshot":3`, `"bivouac_snapshot":4`, 1),
 		"no format":        strings.Replace(good, `"bivouac_snapshot":3,`, ``, 1),
-		"newer protocol":   strings.Replace(good, `"protocol_version":1`, fmt.Sprintf(`"protocol_version":%d`, ProtocolVersion+1), 1),
-		"unknown table":    strings.Replace(good, `"table":"specs"`, `"table":"specz"`, 1),
-		"not JSON":         "hello\n",
+		"newer protocol": strings.Replace(good, `"protocol_version":1`,
+			fmt.Sprintf(`"protocol_version":%d`, ProtocolVersion+1), 1),
+		"unknown table": strings.Replace(good, `"table":"specs"`, `"table":"specz"`, 1),
+		"not JSON":      "hello\n",
 	}
 	for name, text := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -145,8 +145,10 @@ func (p *Template) check(r *rules, spec string) {
 		least = 0 // a local process has no limits
 	}
 	r.check(p.CPU >= least && p.CPU <= maxCPU, "spec %s: cpu must be between %d and %d MHz", spec, least, maxCPU)
-	r.check(p.Memory >= least && p.Memory <= maxMemory, "spec %s: memory must be between %d and %d MiB", spec, least, maxMemory)
-	r.check(p.Readiness == "" || p.Readiness == ReadinessAllocation, "spec %s: unknown readiness %q: leave it out or use %q",
+	r.check(p.Memory >= least && p.Memory <= maxMemory, "spec %s: memory must be between %d and %d MiB", spec, least,
+		maxMemory)
+	r.check(p.Readiness == "" || p.Readiness == ReadinessAllocation,
+		"spec %s: unknown readiness %q: leave it out or use %q",
 		spec, clip(p.Readiness), ReadinessAllocation)
 	p.checkDriver(r, spec)
 	if r.access {
@@ -182,9 +184,11 @@ func (p *Template) CheckIsolation() error {
 	case p.Isolation != "" && p.Isolation != IsolationStandard && p.Isolation != IsolationNone:
 		return Errorf(CodeInvalid, `isolation must be "standard" or "none", not %q`, clip(string(p.Isolation)))
 	case open != "" && p.Isolation != IsolationNone:
-		return Errorf(CodeInvalid, `%s gives a sandbox no isolation from the machine: write isolation = "none" to accept that`, open)
+		return Errorf(CodeInvalid, `%s gives a sandbox no isolation from the machine: `+
+			`write isolation = "none" to accept that`, open)
 	case open == "" && p.Isolation == IsolationNone:
-		return Errorf(CodeInvalid, `isolation = "none" is for the drivers raw_exec and process and for network_mode = "host" only`)
+		return Errorf(CodeInvalid, `isolation = "none" is for the drivers raw_exec and process and for `+
+			`network_mode = "host" only`)
 	}
 	return nil
 }
@@ -218,7 +222,8 @@ func (p *Template) checkDriver(r *rules, spec string) {
 		r.text("user", p.User, MaxName)
 	case DriverRawExec, DriverProcess, DriverMock:
 		r.check(p.Command != "" || p.Driver == DriverMock, "spec %s: %s needs a command", spec, p.Driver)
-		r.check(p.Driver != DriverMock || p.Readiness == ReadinessAllocation, "spec %s: %s is only for readiness = %q", spec, p.Driver, ReadinessAllocation)
+		r.check(p.Driver != DriverMock || p.Readiness == ReadinessAllocation, "spec %s: %s is only for readiness = %q",
+			spec, p.Driver, ReadinessAllocation)
 		r.check(!path.IsAbs(p.WorkingDir) && !strings.Contains("/"+p.WorkingDir+"/", "/../"),
 			"spec %s: working_dir must stay inside the workspace", spec)
 		r.check(p.Image == "" && p.VolumePath == "" && p.NetworkMode == "" && p.User == "",
@@ -232,7 +237,8 @@ func (p *Template) checkDriver(r *rules, spec string) {
 // Nomad's docker driver allows by default.
 func Capabilities() []string {
 	return []string{
-		"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP",
+		"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
+		"SETPCAP",
 		"SETUID", "SYS_CHROOT",
 	}
 }

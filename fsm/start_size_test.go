@@ -11,13 +11,18 @@ func TestStartTaskCreate_Size(t *testing.T) {
 	t.Parallel()
 	start := func(id string, bytes int) *StartTaskCreateBody {
 		m := &Message{Role: "user", Content: []ContentBlock{{Type: "image", ImageURLs: []string{strings.Repeat("A", bytes)}}}}
-		return &StartTaskCreateBody{ID: id, ConversationID: "c" + id, Request: StartRequest{SandboxID: ptr("sb"), InitialMessage: m}}
+		return &StartTaskCreateBody{
+			ID:             id,
+			ConversationID: "c" + id,
+			Request:        StartRequest{SandboxID: ptr("sb"), InitialMessage: m},
+		}
 	}
 	f := newFixture(t).open()
 	f.sandbox("ada", "sb")
 	f.do("ada", start("1", 2<<20-2000))
 	_ = f.fails(CodeInvalid, "ada", start("2", 2<<20))
-	if err := f.store.View().StartAdmission("ada", &start("3", 2<<20).Request, f.now); err == nil || err.Code != CodeInvalid {
+	if err := f.store.View().StartAdmission("ada", &start("3", 2<<20).Request, f.now); err == nil ||
+		err.Code != CodeInvalid {
 		t.Errorf("admission: %v", err)
 	}
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})

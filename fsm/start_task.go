@@ -206,7 +206,11 @@ func (q *StartRequest) check(r *rules) {
 		{"sandbox_id", q.SandboxID, MaxName}, {"conversation_id", q.ConversationID, MaxName},
 		{"system_message_suffix", q.SystemMessageSuffix, r.limit(MaxParagraph, MaxText)}, {"llm_model", q.LLMModel, MaxLine},
 		{"agent_profile_id", q.AgentProfileID, MaxName}, {"selected_repository", q.SelectedRepository, MaxPath},
-		{"selected_branch", q.SelectedBranch, MaxPath}, {"title", q.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", q.Trigger, MaxName},
+		{
+			"selected_branch",
+			q.SelectedBranch,
+			MaxPath,
+		}, {"title", q.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", q.Trigger, MaxName},
 		{"parent_conversation_id", q.ParentConversationID, maxID}, {"acp_server", q.ACPServer, MaxName},
 		{"observability_span_name", q.ObservabilitySpanName, r.limit(MaxLine, MaxParagraph)},
 	} {

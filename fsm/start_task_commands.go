@@ -356,7 +356,8 @@ func (b *StartTaskFinishBody) check(r *rules) {
 }
 
 func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Error) {
-	if task := first[StartTask](t.txn, tableStartTasks, indexID, []byte(b.ID)); task != nil && task.Status == StartTaskReady {
+	if task := first[StartTask](t.txn, tableStartTasks, indexID, []byte(b.ID)); task != nil &&
+		task.Status == StartTaskReady {
 		return Result{StartTask: task}, nil
 	}
 	old, err := t.openTask(b.ID)
@@ -367,7 +368,8 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 		return Result{}, Errorf(CodeConflict, "the start task %s has no sandbox yet", b.ID)
 	}
 	if len(old.Pending) > 0 {
-		return Result{}, Errorf(CodeConflict, "%d messages wait for the conversation of the start task %s", len(old.Pending), b.ID)
+		return Result{}, Errorf(CodeConflict, "%d messages wait for the conversation of the start task %s",
+			len(old.Pending), b.ID)
 	}
 	if b.Conversation.ID != old.ConversationID {
 		return Result{}, Errorf(CodeInvalid, "the start task %s is for the conversation %s, not %s",

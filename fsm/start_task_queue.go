@@ -54,7 +54,8 @@ func (b *StartTaskQueueBody) check(r *rules) {
 func (t *transaction) applyStartTaskQueue(b *StartTaskQueueBody) (Result, *Error) {
 	old, err := t.openTask(b.ID)
 	if err != nil || old.UserID != t.cmd.UserID {
-		if owner := first[StartTask](t.txn, tableStartTasks, indexID, []byte(b.ID)); owner != nil && owner.UserID == t.cmd.UserID {
+		if owner := first[StartTask](t.txn, tableStartTasks, indexID, []byte(b.ID)); owner != nil &&
+			owner.UserID == t.cmd.UserID {
 			return Result{}, err
 		}
 		return Result{}, Errorf(CodeNotFound, "start task not found: %s", b.ID)

@@ -101,7 +101,19 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, setupHeap + len(row.UserID) + 2*(len(row.Repository)+len(row.Hash))
 	case *Orphan:
 		if row.Owner != "" {
-			return row.Owner, lostHeap + len(row.Sandbox) + len(row.Birth) + len(row.Owner) + len(row.Client) + len(row.Volume) + len(row.SpecID)
+			return row.Owner, lostHeap + len(
+				row.Sandbox,
+			) + len(
+				row.Birth,
+			) + len(
+				row.Owner,
+			) + len(
+				row.Client,
+			) + len(
+				row.Volume,
+			) + len(
+				row.SpecID,
+			)
 		}
 	}
 	return "", 0
@@ -181,7 +193,13 @@ func (t *StartTask) bytes() int {
 
 // textBytes returns the bytes of a start task's texts.
 func (t *StartTask) textBytes() int {
-	n := textBytes(reflect.ValueOf(&t.Request)) + len(t.Detail) + len(t.AgentServerURL) + t.LLM.textBytes() + t.Setup.textBytes()
+	n := textBytes(
+		reflect.ValueOf(&t.Request),
+	) + len(
+		t.Detail,
+	) + len(
+		t.AgentServerURL,
+	) + t.LLM.textBytes() + t.Setup.textBytes()
 	for i := range t.Pending {
 		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
 	}
@@ -266,10 +284,12 @@ func (t *transaction) mayGrow(user string, bytes int) *Error {
 	switch {
 	case t.over(user, bytes, mine):
 		return overState(LimitOfUser, fmt.Sprintf(
-			"your limit of stored state (%d bytes) is reached: delete conversations, sandboxes or custom secrets, or ask the operator for more", mine))
+			"your limit of stored state (%d bytes) is reached: delete conversations, sandboxes or custom secrets, "+
+				"or ask the operator for more", mine))
 	case t.over("", bytes, all):
 		return overState(LimitOfInstallation, fmt.Sprintf(
-			"the installation's limit of stored state (%d bytes) is reached: delete conversations or sandboxes, or ask the operator to raise it", all))
+			"the installation's limit of stored state (%d bytes) is reached: delete conversations or sandboxes, "+
+				"or ask the operator to raise it", all))
 	}
 	return nil
 }

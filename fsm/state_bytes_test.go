@@ -18,7 +18,10 @@ func messageOf(bytes int) StartRequest {
 func newStateFixture(t *testing.T) *fixture {
 	f := newFixture(t).open()
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
-	f.do("", &InstallationConfigureBody{Installation: Installation{PerUser: Limits{StateBytes: 2 << 20}, Overall: Limits{StateBytes: 5 << 20}}})
+	f.do("",
+		&InstallationConfigureBody{
+			Installation: Installation{PerUser: Limits{StateBytes: 2 << 20}, Overall: Limits{StateBytes: 5 << 20}},
+		})
 	return f
 }
 
@@ -78,20 +81,34 @@ func TestStateBytes_GrowingCommands(t *testing.T) {
 	f.sandbox("ada", "sb1")
 	for i := 0; ; i++ {
 		id := fmt.Sprint("fill", i)
-		if _, err := f.apply(f.command("ada", &StartTaskCreateBody{ID: id, ConversationID: id, Request: messageOf(100 << 10)})); err != nil {
+		if _, err := f.apply(f.command("ada",
+			&StartTaskCreateBody{ID: id, ConversationID: id, Request: messageOf(100 << 10)})); err != nil {
 			break
 		}
 	}
 	for i := 0; ; i++ {
 		name := fmt.Sprint("s", i)
-		if _, err := f.apply(f.command("ada", &SettingsPutBody{CustomSecrets: []CustomSecret{{Name: name, Description: strings.Repeat("d", 4000), Ref: SecretRef{Path: name, Version: 1}}}})); err != nil {
+		if _, err := f.apply(f.command("ada",
+			&SettingsPutBody{
+				CustomSecrets: []CustomSecret{
+					{Name: name, Description: strings.Repeat("d", 4000), Ref: SecretRef{Path: name, Version: 1}},
+				},
+			})); err != nil {
 			break
 		}
 	}
 	secret := CustomSecret{Name: "new", Description: strings.Repeat("d", 4000), Ref: SecretRef{Path: "p", Version: 1}}
 	var providers []Provider
-	for _, kind := range []ProviderType{ProviderGitHub, ProviderGitLab, ProviderForgejo, ProviderBitbucket, ProviderAzureDevOps, ProviderBitbucketDataCenter} {
-		providers = append(providers, Provider{Type: kind, Host: ptr(strings.Repeat("h", 250)), ExternalUserID: ptr(strings.Repeat("u", 250))})
+	for _, kind := range []ProviderType{
+		ProviderGitHub,
+		ProviderGitLab,
+		ProviderForgejo,
+		ProviderBitbucket,
+		ProviderAzureDevOps,
+		ProviderBitbucketDataCenter,
+	} {
+		providers = append(providers,
+			Provider{Type: kind, Host: ptr(strings.Repeat("h", 250)), ExternalUserID: ptr(strings.Repeat("u", 250))})
 	}
 	settings := &SettingsPutBody{CustomSecrets: []CustomSecret{secret}}
 	for _, body := range []Body{
@@ -115,7 +132,8 @@ func TestStateBytes_GrowingCommands(t *testing.T) {
 	if err := v.SettingsAdmission("ada", settings, f.now); err == nil || err.Code != CodeLimit {
 		t.Errorf("SettingsAdmission: %v", err)
 	}
-	if err := v.StartAdmission("ada", &StartRequest{SandboxID: ptr("sb1")}, f.now); err == nil || err.Limit != "user_state_bytes" {
+	if err := v.StartAdmission("ada", &StartRequest{SandboxID: ptr("sb1")}, f.now); err == nil ||
+		err.Limit != "user_state_bytes" {
 		t.Errorf("StartAdmission: %v", err)
 	}
 	f.do("ada", &SandboxPauseBody{ID: "sb1"})
@@ -177,7 +195,8 @@ func TestStartTask_BodiesLeaveTheState(t *testing.T) {
 				f.do("", &StartTaskFinishBody{ID: "t" + id, Conversation: Conversation{ID: id}})
 			}
 			got := f.store.View().StartTask("ada", "t"+id).Request
-			if m := got.InitialMessage; (len(m.Content) == 0) != left || (got.SystemMessageSuffix == nil) != left || *got.Title != "t" || !m.Run {
+			if m := got.InitialMessage; (len(m.Content) == 0) != left || (got.SystemMessageSuffix == nil) != left ||
+				*got.Title != "t" || !m.Run {
 				t.Errorf("version %d, %s: %+v", version, id, m)
 			}
 			again, err := f.apply(create)

@@ -98,7 +98,13 @@ func TestBatchIsAtomicPerCommand(t *testing.T) {
 	f := newFixture(t).open()
 	old := f.store.View()
 	var entries []Entry
-	for _, b := range []Body{newSandboxBody("s1"), newSandboxBody("s1"), &SandboxPauseBody{ID: "s1"}, &SandboxPauseBody{ID: "s2"}, newSandboxBody("s3")} {
+	for _, b := range []Body{
+		newSandboxBody("s1"),
+		newSandboxBody("s1"),
+		&SandboxPauseBody{ID: "s1"},
+		&SandboxPauseBody{ID: "s2"},
+		newSandboxBody("s3"),
+	} {
 		cmd := f.command("ada", b)
 		entries = append(entries, Entry{f.index, cmd})
 	}
@@ -109,7 +115,8 @@ func TestBatchIsAtomicPerCommand(t *testing.T) {
 		}
 	}
 	v := f.store.View()
-	if v.Index() != 7 || v.Sandbox("ada", "s1").Desired != DesiredPaused || v.Sandbox("ada", "s3") == nil || old.Sandbox("ada", "s1") != nil {
+	if v.Index() != 7 || v.Sandbox("ada", "s1").Desired != DesiredPaused || v.Sandbox("ada", "s3") == nil ||
+		old.Sandbox("ada", "s1") != nil {
 		t.Error("the state is wrong")
 	}
 	if f.store.ApplyBatch(nil) != nil {
@@ -189,7 +196,8 @@ func TestDoneTasksAreBounded(t *testing.T) {
 	if n := v.CountStartTasks("ada", StartTaskFilter{}); n != MaxDoneTasks+1 {
 		t.Errorf("%d tasks are kept", n)
 	}
-	if v.StartTask("ada", "t2") != nil || v.StartTask("ada", "t3") == nil || v.StartTask("ada", "open") == nil || v.StartTask("bob", "bob") == nil {
+	if v.StartTask("ada", "t2") != nil || v.StartTask("ada", "t3") == nil || v.StartTask("ada", "open") == nil ||
+		v.StartTask("bob", "bob") == nil {
 		t.Error("the wrong ones are kept")
 	}
 }
@@ -238,7 +246,8 @@ func TestProtocolVersion(t *testing.T) {
 // TestDecodeCommand: DecodeCommand refuses what Apply can't apply.
 func TestDecodeCommand(t *testing.T) {
 	for _, raw := range []string{"", "{}", "nothing", "sandbox.fly{}", `sandbox.pause{"type":"sandbox.resume"}`,
-		`sandbox.pause{"id":"c","type":"sandbox.pause","body":null}`, `sandbox.pause{"type":`, `sandbox.pause{"type":"sandbox.pause","body":7}`} {
+		`sandbox.pause{"id":"c","type":"sandbox.pause","body":null}`, `sandbox.pause{"type":`,
+		`sandbox.pause{"type":"sandbox.pause","body":7}`} {
 		if c, err := DecodeCommand([]byte(raw)); err == nil {
 			t.Errorf("%q gives %+v", raw, c)
 		}

@@ -241,7 +241,8 @@ func (t *transaction) forgetOutcomes(n Succession) int {
 		r := *old
 		r.Result = Result{Index: old.Result.Index}
 		r.Err = Errorf(CodeOutcomeUnknown,
-			"the state was %s after this was first asked for: look what is there, and repeat it with another Idempotency-Key if need be", what)
+			"the state was %s after this was first asked for: look what is there, "+
+				"and repeat it with another Idempotency-Key if need be", what)
 		u := t.store.usageOf(r.UserID)
 		u.clientWeight += r.weight() - old.weight()
 		t.account(resourceUseOf(&t.meta, old), resourceUseOf(&t.meta, &r))

@@ -22,7 +22,9 @@ func afterwards(v *View, at time.Time) Succession {
 // genSucceeded returns a state of some history, the entries after it, and a succession.
 func genSucceeded(r *rapid.T, t testing.TB) (s *Store, entries []Entry, n Succession) {
 	s = NewStore()
-	entries = []Entry{{0, NewCommand("open", testEpoch, "", &TermOpenBody{Term: 7, Node: "n1", ClusterID: "test", Nonce: "first"})}}
+	entries = []Entry{
+		{0, NewCommand("open", testEpoch, "", &TermOpenBody{Term: 7, Node: "n1", ClusterID: "test", Nonce: "first"})},
+	}
 	if rapid.Bool().Draw(r, "with history") {
 		entries = append(entries, Entry{0, NewCommand("raise", testEpoch, "", &ProtocolRaiseBody{Version: VersionHistory})})
 	}
@@ -71,7 +73,8 @@ func TestSucceed_WhatComesOfAnyState(t *testing.T) {
 // checkSucceededHistory compares the new history with the old one.
 func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 	old, next := before.History(), v.History()
-	if next.Epoch <= old.Epoch || next.ID == old.ID || next.ID != done.History.ID || slices.Contains(next.Parents, next.ID) {
+	if next.Epoch <= old.Epoch || next.ID == old.ID || next.ID != done.History.ID ||
+		slices.Contains(next.Parents, next.ID) {
 		r.Fatalf("history %+v after %+v", next, old)
 	}
 	if old.ID != "" && next.Parents[0] != old.ID {
@@ -93,7 +96,8 @@ func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 	rows, _ := v.Sandboxes("ada", Page{})
 	for _, sb := range rows {
 		if !v.Held(sb) || !v.Contains(sb.Birth) || sb.Status.Job.Registered {
-			r.Fatalf("sandbox %s: held %v, ours %v, reverts %v", sb.ID, v.Held(sb), v.Contains(sb.Birth), sb.Status.Job.Registered)
+			r.Fatalf("sandbox %s: held %v, ours %v, reverts %v", sb.ID, v.Held(sb), v.Contains(sb.Birth),
+				sb.Status.Job.Registered)
 		}
 	}
 	if m := v.PoolMembers(""); len(m) > 0 {
@@ -181,7 +185,10 @@ func TestSucceed_RevokedCertificatesStayRevoked(t *testing.T) {
 	f.do("", &ProtocolRaiseBody{Version: ProtocolVersion})
 	f.do("", &CertificateRevokeBody{Fingerprint: sha("old"), Node: "n1"})
 	n := afterwards(f.store.View(), f.now)
-	n.Revoked = []RevokedCertificate{{Fingerprint: sha("old"), Node: "n1"}, {Fingerprint: sha("stolen"), Node: "n3", Time: f.now}}
+	n.Revoked = []RevokedCertificate{
+		{Fingerprint: sha("old"), Node: "n1"},
+		{Fingerprint: sha("stolen"), Node: "n3", Time: f.now},
+	}
 	if _, err := f.store.Succeed(n); err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +211,16 @@ func TestSucceed_Keys(t *testing.T) {
 		want []bool
 	}{
 		{"none is kept", nil, []bool{false, false}},
-		{"a known one", &APIKey{Lookup: "aaaaaaaaaaaa", Hash: sha("key"), UserID: "ada", Operator: true}, []bool{true, false}},
-		{"another one", &APIKey{ID: 1, Lookup: "cccccccccccc", Hash: sha("other"), UserID: "ops", Operator: true}, []bool{false, false, true}},
+		{
+			"a known one",
+			&APIKey{Lookup: "aaaaaaaaaaaa", Hash: sha("key"), UserID: "ada", Operator: true},
+			[]bool{true, false},
+		},
+		{
+			"another one",
+			&APIKey{ID: 1, Lookup: "cccccccccccc", Hash: sha("other"), UserID: "ops", Operator: true},
+			[]bool{false, false, true},
+		},
 	} {
 		f := populated(t)
 		f.do("", &APIKeyCreateBody{Lookup: "bbbbbbbbbbbb", Hash: sha("k2"), UserID: "bob"})

@@ -60,7 +60,8 @@ func (t *transaction) applyUserDisable(b *UserDisableBody) (Result, *Error) {
 	case old == nil:
 		return Result{}, Errorf(CodeNotFound, "User not found")
 	case b.UserID == t.cmd.UserID:
-		return Result{}, Errorf(CodeConflict, "an operator can't disable the user of the key that is used: use another operator's key")
+		return Result{}, Errorf(CodeConflict, "an operator can't disable the user of the key that is used: "+
+			"use another operator's key")
 	}
 	u := *old
 	if u.DisabledAt == nil {

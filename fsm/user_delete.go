@@ -23,7 +23,8 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	case old == nil:
 		return Result{}, Errorf(CodeNotFound, "User not found")
 	case b.UserID == t.cmd.UserID:
-		return Result{}, Errorf(CodeConflict, "an operator can't delete the user of the key that is used: use another operator's key")
+		return Result{}, Errorf(CodeConflict, "an operator can't delete the user of the key that is used: "+
+			"use another operator's key")
 	}
 	user, mine := b.UserID, prefixOf(b.UserID)
 	for _, s := range collect(withPrefix[Sandbox](t.txn, tableSandboxes, indexCreated, mine)) {

@@ -170,8 +170,10 @@ func (r *rules) texts(field string, m map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		v := m[k]
 		total += len(k) + len(v)
-		r.check(k != "" && !r.tooLong(k, MaxName) && utf8.ValidString(k), "%s has a key that is empty, too long or not UTF-8", field)
-		r.check(!r.tooLong(v, MaxParagraph) && utf8.ValidString(v), "%s has a value longer than %d %s or not UTF-8", field, MaxParagraph, unit)
+		r.check(k != "" && !r.tooLong(k, MaxName) && utf8.ValidString(k),
+			"%s has a key that is empty, too long or not UTF-8", field)
+		r.check(!r.tooLong(v, MaxParagraph) && utf8.ValidString(v), "%s has a value longer than %d %s or not UTF-8", field,
+			MaxParagraph, unit)
 	}
 	r.check(total <= maxSize, "%s holds more than %d bytes", field, maxSize)
 }

@@ -32,10 +32,19 @@ func TestValidate(t *testing.T) {
 		"user": {func() Body {
 			return &UserConfigureBody{UserID: "ada", Policy: &Policy{MaxRunning: -1}, Limits: &Limits{}}
 		}, badUsers()},
-		"touch":         {func() Body { return &SandboxTouchBody{Touches: []Touch{{ID: "any thing"}}} }, badTouches()},
-		"expire":        {func() Body { return &SandboxExpireBody{ID: "s", Action: ExpireDelete, Reason: "x"} }, badExpiries()},
-		"change":        {func() Body { return &ConversationUpdateBody{ID: "any thing", Set: []string{"title"}} }, badChanges()},
-		"pause unknown": {func() Body { return &SandboxPauseBody{ID: "no/such id"} }, map[string]func(Body){"long": func(b Body) { b.(*SandboxPauseBody).ID = long(MaxName) }}},
+		"touch": {func() Body { return &SandboxTouchBody{Touches: []Touch{{ID: "any thing"}}} }, badTouches()},
+		"expire": {
+			func() Body { return &SandboxExpireBody{ID: "s", Action: ExpireDelete, Reason: "x"} },
+			badExpiries(),
+		},
+		"change": {
+			func() Body { return &ConversationUpdateBody{ID: "any thing", Set: []string{"title"}} },
+			badChanges(),
+		},
+		"pause unknown": {
+			func() Body { return &SandboxPauseBody{ID: "no/such id"} },
+			map[string]func(Body){"long": func(b Body) { b.(*SandboxPauseBody).ID = long(MaxName) }},
+		},
 	} {
 		if err := Validate(c.good()); err != nil {
 			t.Errorf("%s: the good one is refused: %v", name, err)
@@ -81,9 +90,13 @@ func badSettings() map[string]func(Body) {
 		"long path":        set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: long(MaxPath), Version: 1} }),
 		"NUL in path":      set(func(b *SettingsPutBody) { b.MCPConfig = SecretRef{Path: "a\x00", Version: 1} }),
 		"provider twice":   set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github"}, {Type: "github"}} }),
-		"long host":        set(func(b *SettingsPutBody) { b.Providers = []Provider{{Type: "github", Host: ptr(long(MaxPath))}} }),
-		"nameless secret":  set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Ref: good}} }),
-		"NUL in name":      set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Name: "a\x00", Ref: good}} }),
+		"long host": set(func(b *SettingsPutBody) {
+			b.Providers = []Provider{
+				{Type: "github", Host: ptr(long(MaxPath))},
+			}
+		}),
+		"nameless secret": set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Ref: good}} }),
+		"NUL in name":     set(func(b *SettingsPutBody) { b.CustomSecrets = []CustomSecret{{Name: "a\x00", Ref: good}} }),
 		"secret twice": set(func(b *SettingsPutBody) {
 			b.CustomSecrets = []CustomSecret{{Name: "A", Ref: good}, {Name: "A", Ref: good}}
 		}),
@@ -104,7 +117,14 @@ func badSpecs() map[string]func(Body) {
 	set := func(f func(*Spec)) func(Body) { return func(b Body) { f(&b.(*SpecApplyBody).Specs[0]) } }
 	local := func(f func(*Template)) func(Body) {
 		return set(func(s *Spec) {
-			s.Template = Template{Driver: DriverRawExec, Isolation: IsolationNone, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: s.Template.Ports}
+			s.Template = Template{
+				Driver:    DriverRawExec,
+				Isolation: IsolationNone,
+				Command:   "/bin/agent",
+				CPU:       1,
+				Memory:    1,
+				Ports:     s.Template.Ports,
+			}
 			f(&s.Template)
 		})
 	}
@@ -198,10 +218,16 @@ func badStartTasks() map[string]func(Body) {
 		"no id":       set(func(b *StartTaskCreateBody) { b.ID = "" }),
 		"huge number": req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": json.Number("1e999")} }),
 		"huge number deep": req(func(q *StartRequest) {
-			q.Plugins = []PluginSource{{Source: "x", Parameters: map[string]any{"a": []any{map[string]any{"b": json.Number("-1e999")}}}}}
+			q.Plugins = []PluginSource{
+				{Source: "x", Parameters: map[string]any{"a": []any{map[string]any{"b": json.Number("-1e999")}}}},
+			}
 		}),
-		"infinity":             req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": math.Inf(1)} }),
-		"processor's number":   req(func(q *StartRequest) { q.Processors = []json.RawMessage{json.RawMessage(`{"n":1e999}`)} }),
+		"infinity": req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": math.Inf(1)} }),
+		"processor's number": req(func(q *StartRequest) {
+			q.Processors = []json.RawMessage{
+				json.RawMessage(`{"n":1e999}`),
+			}
+		}),
 		"processor of no JSON": req(func(q *StartRequest) { q.Processors = []json.RawMessage{json.RawMessage(`{`)} }),
 		"slash in id":          set(func(b *StartTaskCreateBody) { b.ID = "a/b" }),
 		"no conversation":      set(func(b *StartTaskCreateBody) { b.ConversationID = "" }),
@@ -209,14 +235,16 @@ func badStartTasks() map[string]func(Body) {
 		"control in v0 id":     set(func(b *StartTaskCreateBody) { b.V0ID = "a\nb" }),
 		"long message":         req(func(q *StartRequest) { q.InitialMessage.Content[0].Text = long(MaxText) }),
 		"many blocks":          req(func(q *StartRequest) { q.InitialMessage.Content = make([]ContentBlock, maxList+1) }),
-		"many images":          req(func(q *StartRequest) { q.InitialMessage.Content[0].ImageURLs = make([]string, maxList+1) }),
-		"long title":           req(func(q *StartRequest) { q.Title = ptr(long(MaxLine)) }),
-		"many numbers":         req(func(q *StartRequest) { q.PRNumber = make([]int64, maxList+1) }),
-		"odd provider":         req(func(q *StartRequest) { q.GitProvider = ptr(ProviderType("svn")) }),
-		"long suggestion":      req(func(q *StartRequest) { q.SuggestedTask.Title = long(MaxLine) }),
-		"long plugin":          req(func(q *StartRequest) { q.Plugins[0].Source = long(MaxLine) }),
-		"deep parameters":      req(func(q *StartRequest) { q.Plugins[0].Parameters = map[string]any{"a": deep} }),
-		"large metadata":       req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": long(maxSize)} }),
+		"many images": req(
+			func(q *StartRequest) { q.InitialMessage.Content[0].ImageURLs = make([]string, maxList+1) },
+		),
+		"long title":      req(func(q *StartRequest) { q.Title = ptr(long(MaxLine)) }),
+		"many numbers":    req(func(q *StartRequest) { q.PRNumber = make([]int64, maxList+1) }),
+		"odd provider":    req(func(q *StartRequest) { q.GitProvider = ptr(ProviderType("svn")) }),
+		"long suggestion": req(func(q *StartRequest) { q.SuggestedTask.Title = long(MaxLine) }),
+		"long plugin":     req(func(q *StartRequest) { q.Plugins[0].Source = long(MaxLine) }),
+		"deep parameters": req(func(q *StartRequest) { q.Plugins[0].Parameters = map[string]any{"a": deep} }),
+		"large metadata":  req(func(q *StartRequest) { q.ObservabilityMetadata = map[string]any{"a": long(maxSize)} }),
 		"large in all": req(func(q *StartRequest) {
 			q.SystemMessageSuffix = ptr(long(MaxParagraph - 1))
 			q.Processors = []json.RawMessage{json.RawMessage(long(maxSize))}
@@ -336,7 +364,11 @@ func TestBodies_FreeValuesAreKnown(t *testing.T) {
 		walk(string(c), reflect.TypeOf(body))
 	}
 	slices.Sort(found)
-	if want := []string{"PluginSource.Parameters", "StartRequest.ObservabilityMetadata", "StartRequest.Processors"}; !slices.Equal(found, want) {
+	if want := []string{
+		"PluginSource.Parameters",
+		"StartRequest.ObservabilityMetadata",
+		"StartRequest.Processors",
+	}; !slices.Equal(found, want) {
 		t.Fatalf("these members hold any JSON: %v; known are %v", found, want)
 	}
 }

@@ -84,9 +84,13 @@ func VersionBrings(version int) string {
 	case VersionConfig: // VersionClients, too
 		return "git and cors are the cluster's, and its configuration has an index; Nomad clients are drained or given up"
 	case VersionModels: // VersionAgents and VersionStarts, too
-		return "the model gateway and what models were used for; agents of specs; conversations share a sandbox; messages wait for starts"
+		return "the model gateway and what models were used for; agents of specs; " +
+			"conversations share a sandbox; messages wait for starts"
 	case VersionRoom: // VersionEndpoints, VersionSetup and VersionPeers, too
-		return "the state is counted as the memory that it takes, and what has expired gives its room back; conversations keep their models' endpoint; a drain moves one workspace first, and what lost clients still have is on record; starts ask before a repository's files run; a follower believes no leader without a majority's votes"
+		return "the state is counted as the memory that it takes, and what has expired gives its room back; " +
+			"conversations keep their models' endpoint; a drain moves one workspace first, " +
+			"and what lost clients still have is on record; starts ask before a repository's files run; " +
+			"a follower believes no leader without a majority's votes"
 	}
 	return ""
 }
@@ -94,13 +98,15 @@ func VersionBrings(version int) string {
 // NeedsVersion is the error for what the cluster can't do below a protocol version. what begins the
 // sentence.
 func NeedsVersion(what string, version, has int) *Error {
-	return Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node, then \"bivouac operator protocol set %d\"",
+	return Errorf(CodeProtocol, "%s needs protocol version %d and the cluster is at %d: upgrade every node, "+
+		"then \"bivouac operator protocol set %d\"",
 		what, version, has, version)
 }
 
 // errNewer is the error of a state or log that needs a newer program.
 func errNewer(version int) error {
-	return fmt.Errorf("the cluster moved to protocol version %d and this program knows %d: start the newer program again; from \"bivouac operator protocol set\" on there is no way back to this one",
+	return fmt.Errorf("the cluster moved to protocol version %d and this program knows %d: "+
+		"start the newer program again; from \"bivouac operator protocol set\" on there is no way back to this one",
 		version, ProtocolVersion)
 }
 

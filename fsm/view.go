@@ -63,7 +63,10 @@ func (v *View) CommandResult(id string) (result Result, err *Error, fingerprint 
 }
 
 // resultOf is CommandResult with a condition, kept, for a client's command.
-func (v *View) resultOf(id string, kept func(*commandRecord) bool) (result Result, err *Error, fingerprint string, found bool) {
+func (v *View) resultOf(
+	id string,
+	kept func(*commandRecord) bool,
+) (result Result, err *Error, fingerprint string, found bool) {
 	r := v.commands.get(id)
 	if r == nil {
 		if r = first[commandRecord](v.txn, tableClientCommands, indexID, []byte(id)); r != nil && !kept(r) {
@@ -135,7 +138,13 @@ func token(key []byte) string { return base64.RawURLEncoding.EncodeToString(key)
 // page reads one page of a user's rows from an index whose keys start with the user. It seeks, so
 // every page costs the same. mine reports whether a row is still the user's. takes filters; nil
 // selects all.
-func page[T any](txn *memdb.Txn, table, index, userID string, p Page, mine, takes func(*T) bool, key func(*T) []byte) ([]*T, string) {
+func page[T any](
+	txn *memdb.Txn,
+	table, index, userID string,
+	p Page,
+	mine, takes func(*T) bool,
+	key func(*T) []byte,
+) ([]*T, string) {
 	start := append(prefixOf(userID), p.key()...)
 	rows := []*T{}
 	seeking := p.After != ""

@@ -68,7 +68,8 @@ var errUserRequests = errors.New("the user has too many requests in progress")
 func errBusy() *response.HTTPError {
 	return &response.HTTPError{
 		Status: http.StatusTooManyRequests, RetryAfter: time.Second, Cause: errUserRequests,
-		Text: "Too many of your requests are in progress on this node; nothing was done. Wait for their answers, or try again.",
+		Text: "Too many of your requests are in progress on this node; nothing was done. " +
+			"Wait for their answers, or try again.",
 	}
 }
 

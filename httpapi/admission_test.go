@@ -73,7 +73,8 @@ func TestAdmission_OneUserKeepsNobodyWaiting(t *testing.T) {
 		h.do(h.bob, "POST", "/api/settings", `{"language":"de"}`).want(t, 200)
 		h.do("", "GET", "/ready", "").want(t, 200)
 		res := h.do(h.alice, "GET", pathConversations+"/count", "").want(t, http.StatusTooManyRequests)
-		if after := res.header.Get("Retry-After"); after != "1" || !strings.Contains(string(res.body), "Too many of your requests") {
+		if after := res.header.Get("Retry-After"); after != "1" ||
+			!strings.Contains(string(res.body), "Too many of your requests") {
 			t.Errorf("the refusal is %s, Retry-After %q", res.body, after)
 		}
 		if passed := time.Since(begun); passed != 0 {

@@ -61,7 +61,8 @@ func (c *call) reserve(bytes int) error {
 	if !c.server.answers.take(c.who.user, bytes) {
 		return &response.HTTPError{
 			Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
-			Text: "Too many large answers are being read; nothing was done. Read the others to their end, ask for fewer items, or try again.",
+			Text: "Too many large answers are being read; nothing was done. Read the others to their end, " +
+				"ask for fewer items, or try again.",
 		}
 	}
 	c.held += bytes

@@ -35,7 +35,8 @@ func TestPage_IsBoundedInBytes(t *testing.T) {
 	for _, order := range []fsm.StartTaskOrder{fsm.StartTaskCreated, fsm.StartTaskCreatedDesc} {
 		var got []string
 		for token, pages := "", 0; pages == 0 || token != "" && pages < 9; pages++ {
-			res := h.do(h.alice, "GET", pathStartSearch+"?sort_order="+string(order)+"&page_id="+url.QueryEscape(token), "").want(t, 200)
+			res := h.do(h.alice, "GET", pathStartSearch+"?sort_order="+string(order)+"&page_id="+url.QueryEscape(token),
+				"").want(t, 200)
 			if len(res.body) > maxPageBytes+1000 {
 				t.Errorf("a page has %d bytes", len(res.body))
 			}
@@ -106,7 +107,11 @@ func TestPage_SlowReadersAreBounded(t *testing.T) {
 	var stuck []*stuckWriter
 	done := make(chan struct{})
 	for {
-		w := &stuckWriter{ResponseRecorder: httptest.NewRecorder(), writing: make(chan struct{}), release: make(chan struct{})}
+		w := &stuckWriter{
+			ResponseRecorder: httptest.NewRecorder(),
+			writing:          make(chan struct{}),
+			release:          make(chan struct{}),
+		}
 		go func() { ask(w); done <- struct{}{} }()
 		<-w.writing
 		if len(stuck) > 20 {
@@ -131,7 +136,8 @@ func TestPage_SlowReadersAreBounded(t *testing.T) {
 	}
 	last := stuck[len(stuck)-1]
 	var refusal struct{ Detail string }
-	if err := json.Unmarshal(last.Body.Bytes(), &refusal); err != nil || last.Code != 503 || last.Header().Get("Retry-After") != "1" || refusal.Detail == "" {
+	if err := json.Unmarshal(last.Body.Bytes(), &refusal); err != nil || last.Code != 503 ||
+		last.Header().Get("Retry-After") != "1" || refusal.Detail == "" {
 		t.Errorf("%d %v %s", last.Code, last.Header(), last.Body)
 	}
 	h.do(h.alice, "GET", pathStartSearch, "").want(t, 200)

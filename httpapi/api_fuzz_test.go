@@ -51,7 +51,8 @@ func newFuzzed(t *testing.T) *fuzzed {
 		h.observe(sb, running())
 		conv := h.conversation(user, sb, func(c *fsm.Conversation) { c.Title = ptr(canary) })
 		var task struct{ ID string }
-		h.do(key, "POST", pathConversations, `{"title":"`+canary+`","secrets":{"A":"`+canary+`"}}`, headerIdempotencyKey, "k").want(t, 200).json(t, &task)
+		h.do(key, "POST", pathConversations, `{"title":"`+canary+`","secrets":{"A":"`+canary+`"}}`, headerIdempotencyKey,
+			"k").want(t, 200).json(t, &task)
 		f.words = append(f.words, "{"+user+".sandbox}", sb, "{"+user+".conversation}", conv, "{"+user+".task}", task.ID,
 			"{"+user+".key}", h.secrets.last(fsm.SandboxKeyPath(sb))["key"])
 	}
@@ -67,7 +68,16 @@ func (f *fuzzed) bobs(t *testing.T) string {
 	sandboxes, _ := v.Sandboxes("bob", fsm.Page{Limit: 1000})
 	convs, _ := v.Conversations("bob", fsm.ConversationFilter{}, fsm.Page{Limit: 1000})
 	tasks, _ := v.StartTasks("bob", fsm.StartTaskFilter{}, fsm.Page{Limit: 1000})
-	b, err := json.Marshal([]any{sandboxes, convs, tasks, v.Settings("bob"), v.Providers("bob"), v.CustomSecrets("bob"), v.User("bob"), f.agents.sent()})
+	b, err := json.Marshal([]any{
+		sandboxes,
+		convs,
+		tasks,
+		v.Settings("bob"),
+		v.Providers("bob"),
+		v.CustomSecrets("bob"),
+		v.User("bob"),
+		f.agents.sent(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +104,11 @@ func FuzzAPI(f *testing.F) {
 	table := routes()
 	for i := range table {
 		for who := range uint8(4) {
-			f.Add(uint8(i), who, "{bob.sandbox}", "limit=1&ids={bob.conversation}&id={bob.sandbox}", "application/json", "k", []byte(`{}`))
+			f.Add(uint8(i), who, "{bob.sandbox}", "limit=1&ids={bob.conversation}&id={bob.sandbox}", "application/json", "k",
+				[]byte(`{}`))
 		}
-		f.Add(uint8(i), uint8(0), "{alice.conversation}", "page_id=%ff&limit=101&stale", "text/plain", "", []byte(`{"a":1,"a":2}`))
+		f.Add(uint8(i), uint8(0), "{alice.conversation}", "page_id=%ff&limit=101&stale", "text/plain", "",
+			[]byte(`{"a":1,"a":2}`))
 		f.Add(uint8(i), uint8(0), "../{bob.sandbox}", "sandbox_id={bob.sandbox}", "", "\x00", []byte("\xff"))
 	}
 	for i, r := range table {
@@ -109,15 +121,22 @@ func FuzzAPI(f *testing.F) {
 			f.Add(uint8(i), uint8(0), "", "", "application/json", "k", []byte(everyStartField))
 			// A number outside float64 once entered the log and stopped every node.
 			f.Add(uint8(i), uint8(0), "", "", "application/json", "", []byte(`{"observability_metadata":{"a":1e999}}`))
-			f.Add(uint8(i), uint8(0), "", "", "application/json", "", []byte(`{"plugins":[{"source":"x","parameters":{"a":[-1e999]}}]}`))
-			f.Add(uint8(i), uint8(0), "", "", "application/json", "", []byte(`{"processors":[{"kind":"XCallbackProcessor","n":1e999}]}`))
-			f.Add(uint8(i), uint8(0), "", "", "application/json", "k", []byte(`{"parent_conversation_id":"{bob.conversation}","sandbox_id":"{bob.sandbox}"}`))
+			f.Add(uint8(i), uint8(0), "", "", "application/json", "",
+				[]byte(`{"plugins":[{"source":"x","parameters":{"a":[-1e999]}}]}`))
+			f.Add(uint8(i), uint8(0), "", "", "application/json", "",
+				[]byte(`{"processors":[{"kind":"XCallbackProcessor","n":1e999}]}`))
+			f.Add(uint8(i), uint8(0), "", "", "application/json", "k",
+				[]byte(`{"parent_conversation_id":"{bob.conversation}","sandbox_id":"{bob.sandbox}"}`))
 		}
 	}
 	f.Add(routeIndex("settings.put"), uint8(0), "", "", "application/json", "", []byte(contractSettings))
-	f.Add(routeIndex("spec.apply"), uint8(1), "", "", "application/json", "", []byte(`{"specs":[{"id":"x","template":{"driver":"docker","image":"i","ports":{"AGENT_SERVER":8000}}}],"replace":true}`))
-	f.Add(routeIndex("user.configure"), uint8(1), "bob", "", "application/json", "", []byte(`{"policy":{"idle_timeout":"1h"},"limits":{"cpu":-1}}`))
-	f.Add(routeIndex("api_key.create"), uint8(1), "", "", "application/json", "x", []byte(`{"user":"carol","name":"n","operator":true}`))
+	f.Add(routeIndex("spec.apply"), uint8(1), "", "", "application/json", "",
+		[]byte(`{"specs":[{"id":"x","template":{"driver":"docker","image":"i",`+
+			`"ports":{"AGENT_SERVER":8000}}}],"replace":true}`))
+	f.Add(routeIndex("user.configure"), uint8(1), "bob", "", "application/json", "",
+		[]byte(`{"policy":{"idle_timeout":"1h"},"limits":{"cpu":-1}}`))
+	f.Add(routeIndex("api_key.create"), uint8(1), "", "", "application/json", "x",
+		[]byte(`{"user":"carol","name":"n","operator":true}`))
 	f.Fuzz(func(t *testing.T, which, who uint8, param, query, contentType, idempotency string, body []byte) {
 		h := newFuzzed(t)
 		fill := strings.NewReplacer(h.words...)
@@ -125,7 +144,11 @@ func FuzzAPI(f *testing.F) {
 		key, stranger := h.whoAsks(who)
 		w := httptest.NewRecorder()
 		r := newFuzzedRequest(route, fill.Replace(param), fill.Replace(query), []byte(fill.Replace(string(body))))
-		for name, value := range map[string]string{"Content-Type": contentType, headerIdempotencyKey: idempotency, proxy.HeaderKey: key} {
+		for name, value := range map[string]string{
+			"Content-Type":       contentType,
+			headerIdempotencyKey: idempotency,
+			proxy.HeaderKey:      key,
+		} {
 			if value != "" {
 				r.Header.Set(name, value)
 			}

@@ -65,7 +65,8 @@ func (c *call) noteMade(res fsm.Result) {
 
 // noteRefused records why the key of a request that is answered with err was refused, if it was.
 func (c *call) noteRefused(ex *proxy.RequestInfo, err error) {
-	if ex.Refused == "" && c.who.user != "" && response.FailureOf(err, response.FormatDetail, "").Status == http.StatusUnauthorized {
+	if ex.Refused == "" && c.who.user != "" && response.FailureOf(err, response.FormatDetail,
+		"").Status == http.StatusUnauthorized {
 		ex.Refused = refusedInvalid
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 // sampleRequest is a request for a route that gets a 2xx for alice or root.
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
-	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask, ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile", "heap", ":what", "metrics", "*id", "small").Replace(r.path)
+	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask, ":kind",
+		"job", ":id", "2", ":port", "VSCODE", ":profile", "heap", ":what", "metrics", "*id", "small").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
@@ -67,7 +68,15 @@ func TestAuth_EveryRoute(t *testing.T) {
 			before := h.cluster.count()
 			wrong := h.alice[:len(h.alice)-1] + "!"
 			other := "bvk_" + strings.Repeat("x", 12) + "_" + strings.Repeat("y", 43)
-			for _, key := range []string{"", "nonsense", wrong, other, h.alice + "x", "bvk_", "bvk_" + strings.Repeat("é", 28)} {
+			for _, key := range []string{
+				"",
+				"nonsense",
+				wrong,
+				other,
+				h.alice + "x",
+				"bvk_",
+				"bvk_" + strings.Repeat("é", 28),
+			} {
 				res := h.do(key, method, path, body).want(t, 401)
 				if r.access == sandboxKey {
 					continue // it has its own errors: TestSandboxSecrets_OnlyForTheSandboxItself
@@ -115,7 +124,8 @@ func TestAuth_Credentials(t *testing.T) {
 func TestAuth_BearerDecidesWho(t *testing.T) {
 	h := newHarness(t).withSpec()
 	h.createSandbox(h.alice)
-	res := h.do("", "GET", "/api/v1/sandboxes/search", "", "Authorization", "Bearer "+h.bob, "X-Session-API-Key", h.alice).want(t, 200)
+	res := h.do("", "GET", "/api/v1/sandboxes/search", "", "Authorization", "Bearer "+h.bob, "X-Session-API-Key",
+		h.alice).want(t, 200)
 	res.is(t, `{"items":[],"next_page_id":null}`)
 }
 
@@ -253,7 +263,13 @@ func TestLookupOf(t *testing.T) {
 	if _, err := apikey.Parse(value + "x"); err == nil || strings.Contains(err.Error(), value) {
 		t.Errorf("a longer key: %v", err)
 	}
-	for _, s := range []string{"", "bvk_", value + "x", strings.Replace(value, "bvk", "BVK", 1), strings.Replace(value, lookup+"_", lookup+"-", 1)} {
+	for _, s := range []string{
+		"",
+		"bvk_",
+		value + "x",
+		strings.Replace(value, "bvk", "BVK", 1),
+		strings.Replace(value, lookup+"_", lookup+"-", 1),
+	} {
 		if apikey.LookupOf(s) != "" {
 			t.Errorf("%q is taken for a key", s)
 		}

@@ -20,7 +20,8 @@ import (
 
 // budgetSettings is the body of a POST /api/settings of typical size.
 const budgetSettings = `{"language":"en","agent":"CodeActAgent","max_iterations":100,"confirmation_mode":true,` +
-	`"llm_model":"anthropic/claude-sonnet-4","llm_base_url":"https://llm.example.org/v1","enable_default_condenser":true,` +
+	`"llm_model":"anthropic/claude-sonnet-4","llm_base_url":"https://llm.example.org/v1",` +
+	`"enable_default_condenser":true,` +
 	`"git_user_name":"Ada","git_user_email":"ada@example.org"}`
 
 // sink is a connection that takes every response.
@@ -76,19 +77,41 @@ func TestBudget(t *testing.T) {
 	sandbox, behind := newProxyHarness(t, quiet)
 	behind.serve(func(string, http.ResponseWriter, *http.Request) bool { return false })
 	ownprocess.CheckBudget(t, []ownprocess.Step{
-		{Name: "a stale read of settings", Allocs: 85, Bytes: 5248, Run: h.requests(h.alice, http.MethodGet, "/api/settings?stale", "")},
-		{Name: "a linearizable read of settings", Allocs: 82, Bytes: 4832, Run: h.requests(h.alice, http.MethodGet, "/api/settings", "")},
+		{
+			Name:   "a stale read of settings",
+			Allocs: 85,
+			Bytes:  5248,
+			Run:    h.requests(h.alice, http.MethodGet, "/api/settings?stale", ""),
+		},
+		{
+			Name:   "a linearizable read of settings",
+			Allocs: 82,
+			Bytes:  4832,
+			Run:    h.requests(h.alice, http.MethodGet, "/api/settings", ""),
+		},
 		{Name: "settings: show", Allocs: 4, Bytes: 1656, Run: func() { _, _ = newSettingsBody(stored) }},
 		{Name: "settings: send", Allocs: 6, Bytes: 224, Run: func() {
 			clear(w.header)
 			_ = answer{status: http.StatusOK, body: encodedItems{items: []json.RawMessage{shown}}}.write(w, func() {})
 		}},
-		{Name: "a write of settings", Allocs: 286, Bytes: 19000, Run: h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings)},
+		{
+			Name:   "a write of settings",
+			Allocs: 286,
+			Bytes:  19000,
+			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
+		},
 		{Name: "a refused request", Allocs: 18, Bytes: 344, Run: func() {
 			clear(w.header)
 			response.FailureOf(refused, response.FormatDetail, "").Write(w)
 		}},
 		// The sandbox's server and two sockets are part of it.
-		{Name: "a proxied request", Allocs: 236, Bytes: 50000, Loose: 2, Run: sandbox.requests(sandbox.key, http.MethodGet, strings.TrimPrefix(sandbox.at(fsm.PortAgentServer, "/health"), sandbox.front.URL), "")},
+		{
+			Name:   "a proxied request",
+			Allocs: 236,
+			Bytes:  50000,
+			Loose:  2,
+			Run: sandbox.requests(sandbox.key, http.MethodGet,
+				strings.TrimPrefix(sandbox.at(fsm.PortAgentServer, "/health"), sandbox.front.URL), ""),
+		},
 	})
 }

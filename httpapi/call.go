@@ -82,7 +82,8 @@ func (c *call) operatorCtx() context.Context {
 	if !c.who.operator {
 		return c.ctx()
 	}
-	return cluster.AsOperator(c.ctx(), cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key})
+	return cluster.AsOperator(c.ctx(),
+		cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key})
 }
 
 // leaveSeat ends the request's part in the admission. Sending the answer needs none: it waits for
@@ -208,7 +209,8 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 	if !decode.InUTF8(c.r.Header.Get("Content-Type")) {
 		return response.Error(http.StatusUnsupportedMediaType, "Unsupported charset: send JSON in UTF-8")
 	}
-	tooLarge := response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body is larger than %d bytes", limit))
+	tooLarge := response.Error(http.StatusRequestEntityTooLarge,
+		fmt.Sprintf("Request body is larger than %d bytes", limit))
 	if c.r.ContentLength > limit {
 		return tooLarge
 	}

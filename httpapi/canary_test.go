@@ -24,18 +24,30 @@ func canaryBodies() []struct{ path, body string } {
 	return []struct{ path, body string }{
 		{settingsPath, `{"llm_api_key":"CANARY","search_api_key":"CANARY","sandbox_api_key":"CANARY","mcp_config":` + mcp + `,
 		  "secrets_store":{"provider_tokens":{"github":{"token":"CANARY"}},"custom_secrets":{"N":{"secret":"CANARY"}}}}`},
-		{settingsPath, `{"llm_api_key":["CANARY"],"search_api_key":{"a":"CANARY"},"sandbox_api_key":5,"mcp_config":` + badMCP + `,
+		{settingsPath, `{"llm_api_key":["CANARY"],"search_api_key":{"a":"CANARY"},` +
+			`"sandbox_api_key":5,"mcp_config":` + badMCP + `,
 		  "secrets_store":{"provider_tokens":{"github":"CANARY","CANARY":{"token":"CANARY"},"gitlab":{"token":["CANARY"],
 		  "host":"u:CANARY@h"}},
 		  "custom_secrets":{"N":"CANARY","M":{"secret":["CANARY"]},"L":{"value":"CANARY"}}}}`},
 		{settingsPath, `{"secrets_store":"CANARY","mcp_config":"CANARY"}`},
-		{settingsPath, `{"secrets_store":{"provider_tokens":"CANARY","custom_secrets":["CANARY"]},"language":{"a":"CANARY"},"max_iterations":["CANARY"]}`},
+		{
+			settingsPath,
+			`{"secrets_store":{"provider_tokens":"CANARY","custom_secrets":["CANARY"]},"language":{"a":"CANARY"},` +
+				`"max_iterations":["CANARY"]}`,
+		},
 		{settingsPath, `["CANARY"]`},
 		{settingsPath, `"CANARY"`},
 		{settingsPath, `{"llm_api_key":"CANARY"`},
 		{settingsPath, `{"llm_api_key":CANARY}`},
-		{providersPath, `{"provider_tokens":{"github":{"token":"CANARY"},"gitlab":{"token":"CANARY","host":"gitlab.example.org"}},"mcp_config":` + mcp + `}`},
-		{providersPath, `{"provider_tokens":{"github":{"token":5,"user_id":["CANARY"]},"CANARY_x":{}},"mcp_config":` + badMCP + `}`},
+		{
+			providersPath,
+			`{"provider_tokens":{"github":{"token":"CANARY"},"gitlab":{"token":"CANARY",` +
+				`"host":"gitlab.example.org"}},"mcp_config":` + mcp + `}`,
+		},
+		{
+			providersPath,
+			`{"provider_tokens":{"github":{"token":5,"user_id":["CANARY"]},"CANARY_x":{}},"mcp_config":` + badMCP + `}`,
+		},
 		{v0Path, `{"initial_user_msg":"hi","mcp_config":` + mcp + `}`},
 		{v0Path, `{"mcp_config":` + badMCP + `,"api_key":"CANARY"}`},
 		{pathConversations, `{"secrets":{"A":"CANARY"},"plugins":[{"source":"https://CANARY@h/p?token=CANARY",
@@ -43,13 +55,25 @@ func canaryBodies() []struct{ path, body string } {
 		  "observability_metadata":{"trace":"CANARY"},"processors":[{"kind":"SetTitleCallbackProcessor","secret":"CANARY",
 		  "channel":"CANARY","url":"https://h/CANARY","to":{"a":["CANARY"]}}]}`},
 		{pathConversations, `{"processors":[{"kind":"XCallbackProcessor","url":"https://CANARY@h"}]}`},
-		{pathConversations, `{"selected_repository":"https://u:CANARY@h/o/r","selected_branch":"CANARY:CANARY@h/b","observability_metadata":{"a":["CANARY"]}}`},
-		{pathConversations, `{"suggested_task":{"git_provider":"github","task_type":"OPEN_PR","repo":"u:CANARY@h/o/r","issue_number":1,"title":"t"}}`},
+		{
+			pathConversations,
+			`{"selected_repository":"https://u:CANARY@h/o/r","selected_branch":"CANARY:CANARY@h/b",` +
+				`"observability_metadata":{"a":["CANARY"]}}`,
+		},
+		{
+			pathConversations,
+			`{"suggested_task":{"git_provider":"github","task_type":"OPEN_PR","repo":"u:CANARY@h/o/r",` +
+				`"issue_number":1,"title":"t"}}`,
+		},
 		{settingsPath, `{"llm_base_url":"https://u:CANARY@h/v1","sandbox_base_container_image":"https://CANARY@h/i"}`},
 		{v0Path, `{"replay_json":"[\"CANARY\"]"}`},
 		{v0Path, `{"repository":"https://u:CANARY@h/o/r"}`},
 		{v0Path, `{"create_microagent":{"repo":"https://u:CANARY@h/o/r"}}`},
-		{pathConversations, `{"secrets":{"A":["CANARY"],"OH_X":"CANARY"},"plugins":[{"source":["CANARY"],"parameters":"CANARY"},"CANARY"],"processors":"CANARY"}`},
+		{
+			pathConversations,
+			`{"secrets":{"A":["CANARY"],"OH_X":"CANARY"},"plugins":[{"source":["CANARY"],"parameters":"CANARY"},` +
+				`"CANARY"],"processors":"CANARY"}`,
+		},
 		{pathConversations, `{"secrets":["CANARY"],"plugins":{"source":"CANARY"}}`},
 	}
 }
@@ -84,7 +108,11 @@ func TestCanaries(t *testing.T) {
 		{"GET", conv + "/git/changes?path=/CANARY&ref=CANARY", ""},
 		{"GET", conv + "/file?file_path=/CANARY", ""},
 		{"POST", "/api/v1/conversations/task-" + startingTask + "/pending-messages", `{"content":[{"text":"CANARY"}]}`},
-		{"POST", "/api/v1/conversations/task-" + startingTask + "/pending-messages", `{"content":[{"CANARY":"CANARY"}],"role":["CANARY"]}`},
+		{
+			"POST",
+			"/api/v1/conversations/task-" + startingTask + "/pending-messages",
+			`{"content":[{"CANARY":"CANARY"}],"role":["CANARY"]}`,
+		},
 		{"POST", conv + "/switch_acp_model", `{"model":["CANARY"]}`},
 		{"POST", conv + "/switch_llm", `{"llm_model":["CANARY"]}`},
 		{"PATCH", conv, `{"title":{"CANARY":"CANARY"},"git_provider":["CANARY"],"selected_repository":["CANARY"]}`},
@@ -125,10 +153,15 @@ func TestCanaries(t *testing.T) {
 	check("the metrics", string(h.do("", "GET", "/metrics", "").body))
 	// The test is meaningful only if the canaries were stored.
 	h.do(h.alice, "POST", settingsPath, `{"mcp_config":{"sse_servers":["https://`+canary+`"]}}`).want(t, 200)
-	if !strings.Contains(string(h.do(h.alice, "GET", settingsPath, "").body), canary) || h.secrets.last("users/alice/settings/llm_api_key")["value"] != canary {
+	if !strings.Contains(string(h.do(h.alice, "GET", settingsPath, "").body), canary) ||
+		h.secrets.last("users/alice/settings/llm_api_key")["value"] != canary {
 		t.Error("the canaries were not stored")
 	}
-	for _, path := range []string{"/api/v1/app-conversations/start-tasks/search", "/api/v1/sandboxes/search", pathConversations} {
+	for _, path := range []string{
+		"/api/v1/app-conversations/start-tasks/search",
+		"/api/v1/sandboxes/search",
+		pathConversations,
+	} {
 		check("GET "+path, string(h.do(h.alice, "GET", path, "").body))
 	}
 }

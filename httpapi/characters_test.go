@@ -42,8 +42,16 @@ func TestTexts_DecoderAndApplyCountCharacters(t *testing.T) {
 		{start, `{"observability_tags":[%s]}`, fsm.MaxLine},
 		{start, `{"observability_span_name":%s}`, fsm.MaxLine},
 		{start, `{"initial_message":{"content":[{"type":"text","text":%s}]}}`, fsm.MaxText},
-		{start, `{"suggested_task":{"git_provider":"github","task_type":"OPEN_ISSUE","repo":%s,"issue_number":1,"title":"t"}}`, fsm.MaxPath},
-		{start, `{"suggested_task":{"git_provider":"github","task_type":"OPEN_ISSUE","repo":"a/b","issue_number":1,"title":%s}}`, fsm.MaxLine},
+		{
+			start,
+			`{"suggested_task":{"git_provider":"github","task_type":"OPEN_ISSUE","repo":%s,"issue_number":1,"title":"t"}}`,
+			fsm.MaxPath,
+		},
+		{
+			start,
+			`{"suggested_task":{"git_provider":"github","task_type":"OPEN_ISSUE","repo":"a/b","issue_number":1,"title":%s}}`,
+			fsm.MaxLine,
+		},
 		{start, `{"plugins":[{"source":%s}]}`, fsm.MaxLine},
 		{start, `{"plugins":[{"source":"a","ref":%s}]}`, fsm.MaxPath},
 		{start, `{"plugins":[{"source":"a","repo_path":%s}]}`, fsm.MaxPath},
@@ -64,7 +72,8 @@ func TestTexts_DecoderAndApplyCountCharacters(t *testing.T) {
 	}
 	long := strings.Repeat("字", fsm.MaxLine+1)
 	err := fsm.Validate(&fsm.SettingsPutBody{Values: fsm.SettingsValues{Language: &long}})
-	if want := fmt.Sprintf("language: String should have at most %d characters", fsm.MaxLine); err == nil || err.Error() != want {
+	if want := fmt.Sprintf("language: String should have at most %d characters", fsm.MaxLine); err == nil ||
+		err.Error() != want {
 		t.Errorf("the state's words are %v, want %s", err, want)
 	}
 }
@@ -74,7 +83,9 @@ func TestTexts_NameOfACustomSecret(t *testing.T) {
 	h := newHarness(t)
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	put := func(name string) reply {
-		body, _ := json.Marshal(map[string]any{"secrets_store": map[string]any{"custom_secrets": map[string]any{name: map[string]string{"secret": "s"}}}})
+		body, _ := json.Marshal(map[string]any{
+			"secrets_store": map[string]any{"custom_secrets": map[string]any{name: map[string]string{"secret": "s"}}},
+		})
 		return h.do(h.alice, "POST", "/api/settings", string(body))
 	}
 	name := strings.Repeat("𝒳", fsm.MaxName)
@@ -88,7 +99,8 @@ func TestTexts_NameOfACustomSecret(t *testing.T) {
 	if len(list) != 1 || list[0].Name != name || len(list[0].Ref.Path) > 512 {
 		t.Fatalf("custom secrets: %+v", list)
 	}
-	if got := fsm.CustomSecretPath("alice", strings.Repeat("a", 255)); got != "users/alice/custom/"+strings.Repeat("YWFh", 85) {
+	if got := fsm.CustomSecretPath("alice",
+		strings.Repeat("a", 255)); got != "users/alice/custom/"+strings.Repeat("YWFh", 85) {
 		t.Errorf("the path of a short name changed: %s", got)
 	}
 }

@@ -48,12 +48,14 @@ func TestKeys_AreComparedInConstantTime(t *testing.T) {
 				case *ast.BinaryExpr:
 					// Hashes of stored objects detect changes; they contain nothing from a client.
 					stored := storedHash(n.X) && storedHash(n.Y)
-					if (n.Op == token.EQL || n.Op == token.NEQ) && (secretHash(n.X) || secretHash(n.Y)) && !stored && !isEmpty(n.X) && !isEmpty(n.Y) {
+					if (n.Op == token.EQL || n.Op == token.NEQ) && (secretHash(n.X) || secretHash(n.Y)) && !stored && !isEmpty(n.X) &&
+						!isEmpty(n.Y) {
 						t.Errorf("%s: %s compares a key as texts are compared", fset.Position(n.Pos()), fn.Name.Name)
 					}
 				case *ast.SelectorExpr:
 					pkg, is := n.X.(*ast.Ident)
-					if is && (pkg.Name == "subtle" && n.Sel.Name == "ConstantTimeCompare" || pkg.Name == "hmac" && n.Sel.Name == "Equal") {
+					if is && (pkg.Name == "subtle" && n.Sel.Name == "ConstantTimeCompare" ||
+						pkg.Name == "hmac" && n.Sel.Name == "Equal") {
 						if _, listed := deciders[fn.Name.Name]; !listed {
 							t.Errorf("%s decides by a key and is not in this list", fn.Name.Name)
 						}
@@ -114,10 +116,22 @@ func TestKeys_TimingMeasured(t *testing.T) {
 	row := &fsm.Sandbox{ID: "s", KeyHash: apikey.Hash(right)}
 	near, far := right[:len(right)-1]+"!", "bvk_"+apikey.Random(apikey.LookupLen)+"_"+apikey.Random(apikey.SecretLen)
 	for what, pair := range map[string][2]func() bool{
-		"API key, nearly right against all wrong":     {func() bool { return apikey.Matches(key, near) }, func() bool { return apikey.Matches(key, far) }},
-		"API key, there against not there":            {func() bool { return apikey.Matches(key, far) }, func() bool { return apikey.Matches(nil, far) }},
-		"sandbox key, nearly right against all wrong": {func() bool { return proxy.Opens(row, near) }, func() bool { return proxy.Opens(row, far) }},
-		"sandbox key, there against not there":        {func() bool { return proxy.Opens(row, far) }, func() bool { return proxy.Opens(nil, far) }},
+		"API key, nearly right against all wrong": {
+			func() bool { return apikey.Matches(key, near) },
+			func() bool { return apikey.Matches(key, far) },
+		},
+		"API key, there against not there": {
+			func() bool { return apikey.Matches(key, far) },
+			func() bool { return apikey.Matches(nil, far) },
+		},
+		"sandbox key, nearly right against all wrong": {
+			func() bool { return proxy.Opens(row, near) },
+			func() bool { return proxy.Opens(row, far) },
+		},
+		"sandbox key, there against not there": {
+			func() bool { return proxy.Opens(row, far) },
+			func() bool { return proxy.Opens(nil, far) },
+		},
 	} {
 		t.Logf("%s: t = %.2f", what, welch(pair, 20_000))
 	}

@@ -36,7 +36,8 @@ const (
 const tooManyConnections = "This node has too many open connections."
 
 // refusalText is the response to a connection that is closed before any request arrives.
-const refusalText = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n" +
+const refusalText = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: " +
+	"1\r\nConnection: close\r\n" +
 	"Content-Length: 53\r\n\r\n" + `{"detail":"` + tooManyConnections + `"}`
 
 // connections limits a server's open connections, all and those of one address. Connections without
@@ -294,7 +295,11 @@ func (s *Server) keepHealth(next http.Handler) http.Handler {
 		}
 		s.metrics.refuse()
 		w.Header().Set("Connection", "close")
-		refusal := &response.HTTPError{Status: http.StatusServiceUnavailable, Text: tooManyConnections, RetryAfter: time.Second}
+		refusal := &response.HTTPError{
+			Status:     http.StatusServiceUnavailable,
+			Text:       tooManyConnections,
+			RetryAfter: time.Second,
+		}
 		response.FailureOf(refusal, response.FormatDetail, "").Write(w)
 	})
 }

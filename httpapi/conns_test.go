@@ -153,7 +153,8 @@ func TestServer_SilentConnectionsGiveWay(t *testing.T) {
 	if _, err := first.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the oldest silent connection: %v", err)
 	}
-	until(t, "the address has its share, beside the two others", func() bool { return h.metricValue("bivouac_http_connections") <= each+2 })
+	until(t, "the address has its share, beside the two others",
+		func() bool { return h.metricValue("bivouac_http_connections") <= each+2 })
 	for i := range 2 * total {
 		dialFrom(t, fmt.Sprintf("127.0.1.%d", i+1), address)
 	}
@@ -182,7 +183,8 @@ func TestServer_HealthHasPlacesOfItsOwn(t *testing.T) {
 			for _, path := range []string{"/alive", "/ready", "/metrics"} {
 				c := dialFrom(t, "127.0.0.1", address)
 				for range 2 {
-					if status, _, err := exchangeOver(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
+					if status, _, err := exchangeOver(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK ||
+						err != nil {
 						t.Errorf("%s: %d, %v", path, status, err)
 					}
 				}
@@ -190,7 +192,8 @@ func TestServer_HealthHasPlacesOfItsOwn(t *testing.T) {
 			for range 2 * healthPlaces {
 				dialFrom(t, "127.0.0.1", address) // they push out one another, not health
 			}
-			if status, _, err := exchangeOver(dialFrom(t, "127.0.0.1", address), aliveRequest); status != http.StatusOK || err != nil {
+			if status, _, err := exchangeOver(dialFrom(t, "127.0.0.1", address), aliveRequest); status != http.StatusOK ||
+				err != nil {
 				t.Errorf("/alive: %d, %v", status, err)
 			}
 			c := dialFrom(t, "127.0.0.1", address)
@@ -222,7 +225,8 @@ func TestServer_TrustedProxiesHaveNoShare(t *testing.T) {
 	address, _ := served(t, h)
 	for i := range 3 {
 		h.busy("127.0.0.8", address)
-		if status, _, err := exchangeOver(dialFrom(t, "127.0.0.8", address), "GET /server_info HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
+		if status, _, err := exchangeOver(dialFrom(t, "127.0.0.8", address),
+			"GET /server_info HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
 			t.Errorf("connection %d: %d, %v", i, status, err)
 		}
 	}
@@ -295,7 +299,8 @@ func TestServer_SlowClientsAreCutOff(t *testing.T) {
 			}
 		}
 	}
-	put := "POST /api/settings HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + h.alice + "\r\nContent-Type: application/json\r\n"
+	put := "POST /api/settings HTTP/1.1\r\nHost: " +
+		"x\r\nAuthorization: Bearer " + h.alice + "\r\nContent-Type: application/json\r\n"
 	for name, begin := range map[string]string{
 		"nothing": "", "half a header": put, "half a body": put + "Content-Length: 100\r\n\r\n{",
 		"no end of a chunked body": put + "Transfer-Encoding: chunked\r\n\r\n5\r\n{",
@@ -328,9 +333,24 @@ func TestFinish_ReadsThatWentWellAreOnlyDebug(t *testing.T) {
 		status        int
 		want          slog.Level
 	}{
-		{"GET", "/api/settings", 200, slog.LevelDebug}, {"HEAD", "/alive", 200, slog.LevelDebug}, {"GET", "/api/settings", 404, slog.LevelInfo},
-		{"GET", "/api/settings", 503, slog.LevelWarn}, {"POST", "/api/settings", 200, slog.LevelInfo}, {"DELETE", "/x", 204, slog.LevelInfo},
-		{"GET", "/ready", 503, slog.LevelWarn}, {"GET", "/sandboxes/:id", 101, slog.LevelInfo}, {"POST", "/api/settings", 500, slog.LevelWarn},
+		{
+			"GET",
+			"/api/settings",
+			200,
+			slog.LevelDebug,
+		}, {"HEAD", "/alive", 200, slog.LevelDebug}, {"GET", "/api/settings", 404, slog.LevelInfo},
+		{
+			"GET",
+			"/api/settings",
+			503,
+			slog.LevelWarn,
+		}, {"POST", "/api/settings", 200, slog.LevelInfo}, {"DELETE", "/x", 204, slog.LevelInfo},
+		{
+			"GET",
+			"/ready",
+			503,
+			slog.LevelWarn,
+		}, {"GET", "/sandboxes/:id", 101, slog.LevelInfo}, {"POST", "/api/settings", 500, slog.LevelWarn},
 	} {
 		if got := levelOf(test.method, test.route, test.status); got != test.want {
 			t.Errorf("%s %s %d: %v, want %v", test.method, test.route, test.status, got, test.want)

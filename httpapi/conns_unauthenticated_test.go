@@ -148,7 +148,8 @@ func TestServer_UnfinishedBodiesGiveWayBehindHAProxy(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if status, body, err := exchangeOver(dial(t, node), "GET /ready?mode=write HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
+		if status, body, err := exchangeOver(dial(t, node),
+			"GET /ready?mode=write HTTP/1.1\r\nHost: x\r\n\r\n"); status != http.StatusOK || err != nil {
 			t.Errorf("/ready: %d %q, %v", status, body, err)
 		}
 	}

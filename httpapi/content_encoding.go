@@ -14,7 +14,8 @@ const encodingGzip = "gzip"
 // errEncoding is the 415 for a body with an unsupported coding (RFC 9110, 15.5.16).
 func errEncoding(w http.ResponseWriter) *response.HTTPError {
 	w.Header().Set("Accept-Encoding", encodingGzip)
-	return response.Error(http.StatusUnsupportedMediaType, "Unsupported Content-Encoding: send the body as it is, or with gzip")
+	return response.Error(http.StatusUnsupportedMediaType, "Unsupported Content-Encoding: "+
+		"send the body as it is, or with gzip")
 }
 
 // isCoded reads Content-Encoding. coded is false for a plain body; known is false for an

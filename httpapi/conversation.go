@@ -214,7 +214,12 @@ const maxAgentIDs = 99
 
 // executionStatuses queries each running sandbox's agent server once. It leaves out those that do
 // not respond within Config.AgentTimeout, so that a sandbox can't make a listing fail or hang.
-func (s *Server) executionStatuses(ctx context.Context, rows []*fsm.Conversation, sandboxes map[string]*fsm.Sandbox, keys sandboxKeys) map[string]string {
+func (s *Server) executionStatuses(
+	ctx context.Context,
+	rows []*fsm.Conversation,
+	sandboxes map[string]*fsm.Sandbox,
+	keys sandboxKeys,
+) map[string]string {
 	asks := map[string][]string{}
 	for _, row := range rows {
 		if keys.values[row.SandboxID] != "" && len(asks[row.SandboxID]) < maxAgentIDs {

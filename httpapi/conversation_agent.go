@@ -27,14 +27,52 @@ func conversationRoutes() []route {
 	const get, post, of = http.MethodGet, http.MethodPost, pathConversations + "/:conversation_id"
 	return []route{
 		{name: "conversation.file", method: get, path: of + "/file", access: user, handle: (*Server).handleConversationFile},
-		{name: "conversation.git_changes", method: get, path: of + "/git/changes", access: user, handle: (*Server).handleGitChanges},
+		{
+			name:   "conversation.git_changes",
+			method: get,
+			path:   of + "/git/changes",
+			access: user,
+			handle: (*Server).handleGitChanges,
+		},
 		{name: "conversation.git_diff", method: get, path: of + "/git/diff", access: user, handle: (*Server).handleGitDiff},
 		{name: "conversation.download", method: get, path: of + "/download", access: user, handle: (*Server).handleDownload},
-		{name: "conversation.skills", method: get, path: of + "/skills", access: user, format: response.FormatError, handle: (*Server).handleSkills},
-		{name: "conversation.hooks", method: get, path: of + "/hooks", access: user, format: response.FormatError, handle: (*Server).handleHooks},
-		{name: "conversation.pending_message", method: post, path: pathPending, access: user, handle: (*Server).handlePendingMessage},
-		{name: "conversation.switch_acp_model", method: post, path: of + "/switch_acp_model", access: user, handle: (*Server).handleSwitchACPModel},
-		{name: "conversation.switch_llm", method: post, path: of + "/switch_llm", access: user, handle: (*Server).handleSwitchLLM},
+		{
+			name:   "conversation.skills",
+			method: get,
+			path:   of + "/skills",
+			access: user,
+			format: response.FormatError,
+			handle: (*Server).handleSkills,
+		},
+		{
+			name:   "conversation.hooks",
+			method: get,
+			path:   of + "/hooks",
+			access: user,
+			format: response.FormatError,
+			handle: (*Server).handleHooks,
+		},
+		{
+			name:   "conversation.pending_message",
+			method: post,
+			path:   pathPending,
+			access: user,
+			handle: (*Server).handlePendingMessage,
+		},
+		{
+			name:   "conversation.switch_acp_model",
+			method: post,
+			path:   of + "/switch_acp_model",
+			access: user,
+			handle: (*Server).handleSwitchACPModel,
+		},
+		{
+			name:   "conversation.switch_llm",
+			method: post,
+			path:   of + "/switch_llm",
+			access: user,
+			handle: (*Server).handleSwitchLLM,
+		},
 	}
 }
 
@@ -158,7 +196,8 @@ func (s *Server) handleConversationFile(c *call) (answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx(), agentCallTime)
 	defer cancel()
-	text, err := s.agents.Call(ctx, a.url, a.key, AgentRequest{Method: http.MethodGet, Path: "/api/file/download?" + url.Values{"path": {file}}.Encode()})
+	text, err := s.agents.Call(ctx, a.url, a.key,
+		AgentRequest{Method: http.MethodGet, Path: "/api/file/download?" + url.Values{"path": {file}}.Encode()})
 	if err != nil {
 		return ok("")
 	}
@@ -201,7 +240,8 @@ func (c *call) git(at string, out any) error {
 	q := url.Values{}
 	for _, file := range c.query.Required("path") {
 		if !path.IsAbs(file) || len(file) > fsm.MaxLine {
-			c.errs.Value([]string{"query", "path"}, "the path must be absolute and have at most 4096 bytes", decode.Echo(file, false))
+			c.errs.Value([]string{"query", "path"}, "the path must be absolute and have at most 4096 bytes",
+				decode.Echo(file, false))
 		}
 		q.Set("path", file)
 	}
@@ -248,11 +288,13 @@ func (s *Server) handleSwitchACPModel(c *call) (answer, error) {
 	case a == nil:
 		return answer{}, errNoConversation()
 	case a.row.AgentKind != "acp":
-		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks no ACP: start a conversation with llm_model instead.")
+		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks no ACP: "+
+			"start a conversation with llm_model instead.")
 	case a.paused():
 		return answer{}, response.Error(http.StatusConflict, "Sandbox is paused; resume it before switching the model.")
 	case !a.serves():
-		return answer{}, response.Error(http.StatusConflict, fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
+		return answer{}, response.Error(http.StatusConflict,
+			fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
 	}
 	body, err := json.Marshal(map[string]string{"model": model})
 	if err != nil {
@@ -265,9 +307,17 @@ func (s *Server) handleSwitchACPModel(c *call) (answer, error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &failed) && (failed.Status == http.StatusBadRequest || failed.Status == http.StatusConflict):
-		return answer{}, &response.HTTPError{Status: failed.Status, Text: "The agent refused the model: " + failed.Detail, Cause: err}
+		return answer{}, &response.HTTPError{
+			Status: failed.Status,
+			Text:   "The agent refused the model: " + failed.Detail,
+			Cause:  err,
+		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return answer{}, &response.HTTPError{Status: http.StatusGatewayTimeout, Text: "The agent server did not answer in time.", Cause: err}
+		return answer{}, &response.HTTPError{
+			Status: http.StatusGatewayTimeout,
+			Text:   "The agent server did not answer in time.",
+			Cause:  err,
+		}
 	default:
 		return answer{}, errOfAgent(err)
 	}

@@ -34,14 +34,30 @@ func TestConversationAgent_Calls(t *testing.T) {
 	of, dashed, key := pathConversations+"/"+conv, decode.Dashed(conv), h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
 	acp := h.conversation("alice", sb, speaksACP)
 	for _, c := range []struct{ method, path, body, want, calls string }{
-		{"GET", of + "/git/changes?path=/w/app&ref=main", "", `[{"status":"UPDATED","path":"a.go"}]`, "GET /api/git/changes?path=%2Fw%2Fapp&ref=main"},
-		{"GET", of + "/git/diff?path=/w/app/a.go", "", `{"modified":"b","original":null}`, "GET /api/git/diff?path=%2Fw%2Fapp%2Fa.go"},
+		{
+			"GET",
+			of + "/git/changes?path=/w/app&ref=main",
+			"",
+			`[{"status":"UPDATED","path":"a.go"}]`,
+			"GET /api/git/changes?path=%2Fw%2Fapp&ref=main",
+		},
+		{
+			"GET",
+			of + "/git/diff?path=/w/app/a.go",
+			"",
+			`{"modified":"b","original":null}`,
+			"GET /api/git/diff?path=%2Fw%2Fapp%2Fa.go",
+		},
 		{"GET", of + "/file", "", `"# Plan\n"`, "GET /api/file/download?path=%2Fworkspace%2Fproject%2FPLAN.md"},
 		{"GET", of + "/file?file_path=/a", "", `"# Plan\n"`, "GET /api/file/download?path=%2Fa"},
-		{"GET", of + "/skills", "", `{"skills":[{"name":"a","type":"repo","content":"x","triggers":[]},{"name":"k","type":"knowledge","content":"y","triggers":["t"]}]}`,
+		{"GET", of + "/skills", "",
+			`{"skills":[{"name":"a","type":"repo","content":"x","triggers":[]},{"name":"k","type":"knowledge",` +
+				`"content":"y","triggers":["t"]}]}`,
 			"GET /api/conversations/" + dashed + "\n" +
-				`POST /api/skills {"load_org":false,"load_project":true,"load_public":false,"load_user":true,"project_dir":"/workspace/project/app"}`},
-		{"GET", of + "/hooks", "", `{"hooks":[{"event_type":"stop","matchers":[{"matcher":"*","hooks":[{"type":"command","command":"true","timeout":60,"async":false}]}]}]}`,
+				`POST /api/skills {"load_org":false,"load_project":true,"load_public":false,"load_user":true,` +
+				`"project_dir":"/workspace/project/app"}`},
+		{"GET", of + "/hooks", "", `{"hooks":[{"event_type":"stop","matchers":[{"matcher":"*","hooks":[{"type":"command",` +
+			`"command":"true","timeout":60,"async":false}]}]}]}`,
 			"GET /api/conversations/" + dashed + "\n" + `POST /api/hooks {"project_dir":"/workspace/project/app"}`},
 		{"POST", pathConversations + "/" + acp + "/switch_acp_model", `{"model":"m"}`, `{"success":true}`,
 			"POST /api/conversations/" + decode.Dashed(acp) + `/switch_acp_model {"model":"m"}`},
@@ -111,15 +127,42 @@ func TestConversationAgent_Failures(t *testing.T) {
 		err              error
 		body, want, acps string
 	}{
-		{&AgentError{Status: 404, Detail: "hush", Cause: errors.New("hush")}, "", `502 Agent server error: 404`, `502 Agent server error: 404`},
-		{&AgentError{Status: 400, Detail: "no such model", Cause: errors.New("x")}, "", `502 Agent server error: 400`, `400 The agent refused the model: no such model`},
-		{&AgentError{Cause: errors.New("hush")}, "", `502 Failed to reach agent server.`, `502 Failed to reach agent server.`},
-		{&AgentError{Status: 200, Cause: errors.New("too large")}, "", `502 Agent server returned unexpected response.`, `502 Agent server returned unexpected response.`},
+		{
+			&AgentError{Status: 404, Detail: "hush", Cause: errors.New("hush")},
+			"",
+			`502 Agent server error: 404`,
+			`502 Agent server error: 404`,
+		},
+		{
+			&AgentError{Status: 400, Detail: "no such model", Cause: errors.New("x")},
+			"",
+			`502 Agent server error: 400`,
+			`400 The agent refused the model: no such model`,
+		},
+		{
+			&AgentError{Cause: errors.New("hush")},
+			"",
+			`502 Failed to reach agent server.`,
+			`502 Failed to reach agent server.`,
+		},
+		{
+			&AgentError{Status: 200, Cause: errors.New("too large")},
+			"",
+			`502 Agent server returned unexpected response.`,
+			`502 Agent server returned unexpected response.`,
+		},
 		{context.DeadlineExceeded, "", `502 Failed to reach agent server.`, `504 The agent server did not answer in time.`},
 		{nil, `"hush"`, `502 Agent server returned unexpected response.`, ``},
 	} {
 		h.asked(func(AgentRequest) ([]byte, error) { return []byte(c.body), c.err })
-		for _, path := range []string{"/git/changes?path=/a", "/git/diff?path=/a", "/skills", "/hooks", "/download", "/switch_acp_model"} {
+		for _, path := range []string{
+			"/git/changes?path=/a",
+			"/git/diff?path=/a",
+			"/skills",
+			"/hooks",
+			"/download",
+			"/switch_acp_model",
+		} {
 			method, body, want := "GET", "", c.want
 			if path == "/switch_acp_model" {
 				method, body, want = "POST", `{"model":"m"}`, c.acps
@@ -146,10 +189,12 @@ func TestConversationAgent_Failures(t *testing.T) {
 			t.Errorf("%s: %s, not %s", path, got, want)
 		}
 	}
-	h.do(h.alice, "POST", pathConversations+"/"+h.conversation("alice", sb)+"/switch_acp_model", `{"model":"m"}`).want(t, 400)
+	h.do(h.alice, "POST", pathConversations+"/"+h.conversation("alice", sb)+"/switch_acp_model",
+		`{"model":"m"}`).want(t, 400)
 	h.do(h.alice, "POST", of+"/switch_acp_model", `{"model":""}`).want(t, 422)
 	unknown := pathConversations + "/6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"
-	h.do(h.alice, "GET", unknown+"/skills", "").want(t, 404).is(t, `{"error":"Conversation not found","detail":"Conversation not found"}`)
+	h.do(h.alice, "GET", unknown+"/skills", "").want(t, 404).is(t,
+		`{"error":"Conversation not found","detail":"Conversation not found"}`)
 	h.do(h.alice, "GET", unknown+"/download", "").want(t, 404).is(t, `{"detail":"Conversation not found"}`)
 }
 
@@ -175,7 +220,12 @@ func TestConversationDownload(t *testing.T) {
 		return []byte(pages[query]), nil
 	})
 	res := h.do(h.alice, "GET", of, "").want(t, 200)
-	if got, want := res.header.Get("Content-Disposition"), "attachment; filename=conversation_"+decode.Dashed(conv)+".zip"; got != want || res.header.Get("Content-Type") != "application/zip" {
+	if got, want := res.header.Get(
+		"Content-Disposition",
+	), "attachment; filename=conversation_"+decode.Dashed(
+		conv,
+	)+".zip"; got != want ||
+		res.header.Get("Content-Type") != "application/zip" {
 		t.Errorf("%v", res.header)
 	}
 	archive, err := zip.NewReader(bytes.NewReader(res.body), int64(len(res.body)))
@@ -198,7 +248,10 @@ func TestConversationDownload(t *testing.T) {
 		t.Errorf("meta.json is %s", meta)
 	}
 	delete(got, "meta.json")
-	if d := cmp.Diff(map[string]string{"event_000000_e-1.json": `{"id":"e-1","n":1}`, "event_000001_e2.json": `{"id":"../e/2","n":2}`}, got); d != "" {
+	if d := cmp.Diff(map[string]string{
+		"event_000000_e-1.json": `{"id":"e-1","n":1}`,
+		"event_000001_e2.json":  `{"id":"../e/2","n":2}`,
+	}, got); d != "" {
 		t.Error(d)
 	}
 	h.asked(func(AgentRequest) ([]byte, error) { return []byte("10001"), nil })

@@ -96,7 +96,8 @@ var branchPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@#=-]*$`)
 // isBranch reports whether a text may name a branch (git check-ref-format).
 func isBranch(s string) bool {
 	return branchPattern.MatchString(s) && !strings.Contains(s, "..") && !strings.Contains(s, "//") &&
-		!strings.Contains(s, "/.") && !strings.HasSuffix(s, "/") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock")
+		!strings.Contains(s, "/.") && !strings.HasSuffix(s, "/") && !strings.HasSuffix(s, ".") &&
+		!strings.HasSuffix(s, ".lock")
 }
 
 // handleConversationDelete handles DELETE /api/v1/app-conversations/{conversation_id}. It also

@@ -24,13 +24,15 @@ func (h *harness) talking() (sb, conv, path, arrives string) {
 	h.observe(sb, running())
 	conv = h.conversation("alice", sb)
 	key := h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
-	return sb, conv, pathConversations + "/" + conv + "/send-message", sprint("http://10.1.2.3:21000 %s %s go on true", key, conv)
+	return sb, conv, pathConversations + "/" + conv + "/send-message", sprint("http://10.1.2.3:21000 %s %s go on true",
+		key, conv)
 }
 
 func TestSendMessage(t *testing.T) {
 	h := newHarness(t).withSpec()
 	_, conv, path, arrives := h.talking()
-	h.do(h.alice, "POST", path, oneMessage).want(t, 200).is(t, `{"success":true,"sandbox_status":"RUNNING","message":null}`)
+	h.do(h.alice, "POST", path, oneMessage).want(t, 200).is(t,
+		`{"success":true,"sandbox_status":"RUNNING","message":null}`)
 	h.do(h.alice, "POST", pathConversations+"/"+strings.ToUpper(decode.Dashed(conv))+"/send-message",
 		`{"role":"user","content":[{"text":"go on"}],"run":false,"x":1}`).want(t, 200)
 	if diff := cmp.Diff([]string{arrives, strings.TrimSuffix(arrives, "true") + "false"}, h.agents.sent()); diff != "" {
@@ -51,10 +53,12 @@ func TestSendMessage(t *testing.T) {
 			t.Errorf("%s: %v, want %s", body, got, want)
 		}
 	}
-	if got := summary(h.do(h.alice, "POST", pathConversations+"/x/send-message", oneMessage).problems(t)); got[0] != "path.conversation_id uuid_parsing" {
+	if got := summary(h.do(h.alice, "POST", pathConversations+"/x/send-message",
+		oneMessage).problems(t)); got[0] != "path.conversation_id uuid_parsing" {
 		t.Error(got)
 	}
-	h.do(h.alice, "POST", pathConversations+"/"+newHexID()+"/send-message", oneMessage).want(t, 404).is(t, `{"detail":"Conversation not found"}`)
+	h.do(h.alice, "POST", pathConversations+"/"+newHexID()+"/send-message", oneMessage).want(t, 404).is(t,
+		`{"detail":"Conversation not found"}`)
 	if n := len(h.agents.sent()); n != 2 {
 		t.Fatalf("%d messages", n)
 	}
@@ -213,7 +217,8 @@ func TestSendMessage_StatesThatCanNotReceive(t *testing.T) {
 	h.createSandbox(h.alice)
 	h.do(h.alice, "POST", path, oneMessage).refused(t, "user_running_sandboxes")
 	h.do(h.alice, "DELETE", pathSandboxes+"/"+sb, "").want(t, 200)
-	h.do(h.alice, "POST", path, oneMessage).want(t, 410).is(t, `{"detail":"Conversation is archived. The sandbox no longer exists."}`)
+	h.do(h.alice, "POST", path, oneMessage).want(t, 410).is(t,
+		`{"detail":"Conversation is archived. The sandbox no longer exists."}`)
 	if n := len(h.agents.sent()); n != 0 {
 		t.Fatalf("%d messages", n)
 	}
@@ -237,27 +242,53 @@ func TestConversationUpdate(t *testing.T) {
 		t.Helper()
 		var m map[string]any
 		h.do(h.alice, "PATCH", path, body).want(t, 200).json(t, &m)
-		return shown{m["id"], m["title"], m["selected_repository"], m["selected_branch"], m["git_provider"], m["sandbox_status"]}
+		return shown{
+			m["id"],
+			m["title"],
+			m["selected_repository"],
+			m["selected_branch"],
+			m["git_provider"],
+			m["sandbox_status"],
+		}
 	}
-	patch(`{"title":"New","selected_repository":"octo/app","selected_branch":"main","git_provider":"github","public":true}`)
-	if got, want := patch(`{"selected_branch":null,"unknown":1}`), (shown{conv, "New", "octo/app", nil, "github", "RUNNING"}); got != want {
+	patch(`{"title":"New","selected_repository":"octo/app","selected_branch":"main",` +
+		`"git_provider":"github","public":true}`)
+	if got, want := patch(`{"selected_branch":null,"unknown":1}`), (shown{
+		conv,
+		"New",
+		"octo/app",
+		nil,
+		"github",
+		"RUNNING",
+	}); got != want {
 		t.Fatalf("%+v, want %+v", got, want)
 	}
-	if got, want := patch(`{"selected_repository":null,"selected_branch":null,"git_provider":null,"title":null}`), (shown{conv, nil, nil, nil, nil, "RUNNING"}); got != want {
+	if got, want := patch(`{"selected_repository":null,"selected_branch":null,"git_provider":null,"title":null}`), (shown{
+		conv,
+		nil,
+		nil,
+		nil,
+		nil,
+		"RUNNING",
+	}); got != want {
 		t.Fatalf("%+v, want %+v", got, want)
 	}
 	patch(`{}`)
 	for _, body := range []string{
-		``, `[]`, `{"title":5}`, `{"title":"` + strings.Repeat("x", 201) + `"}`, `{"public":"perhaps"}`, `{"git_provider":"svn"}`,
-		`{"selected_repository":"app"}`, `{"selected_repository":"octo/app;rm -rf"}`, `{"selected_repository":"octo/.."}`, `{"selected_repository":"-x/app"}`,
+		``, `[]`, `{"title":5}`, `{"title":"` + strings.Repeat("x", 201) + `"}`, `{"public":"perhaps"}`,
+		`{"git_provider":"svn"}`,
+		`{"selected_repository":"app"}`, `{"selected_repository":"octo/app;rm -rf"}`, `{"selected_repository":"octo/.."}`,
+		`{"selected_repository":"-x/app"}`,
 		`{"selected_repository":"octo/$(id)"}`, `{"selected_repository":"octo/app","selected_branch":"a b"}`,
-		`{"selected_repository":"octo/app","selected_branch":"../x"}`, `{"selected_repository":"octo/app","selected_branch":"-d"}`,
+		`{"selected_repository":"octo/app","selected_branch":"../x"}`,
+		`{"selected_repository":"octo/app","selected_branch":"-d"}`,
 		`{"selected_repository":"octo/app","selected_branch":"x.lock"}`,
 		`{"selected_repository":null,"selected_branch":"main"}`, `{"selected_branch":"main"}`, `{"git_provider":"github"}`,
 	} {
 		h.do(h.alice, "PATCH", path, body).want(t, 422)
 	}
-	h.do(h.alice, "PATCH", pathConversations+"/"+newHexID(), `{"title":"x"}`).want(t, 404).is(t, `{"detail":"unknown_app_conversation"}`)
+	h.do(h.alice, "PATCH", pathConversations+"/"+newHexID(), `{"title":"x"}`).want(t, 404).is(t,
+		`{"detail":"unknown_app_conversation"}`)
 	h.do(h.alice, "PATCH", pathConversations+"/x", `{"title":"x"}`).want(t, 422)
 	h.do(h.alice, "GET", path, "").want(t, 405)
 }

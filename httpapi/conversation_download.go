@@ -38,14 +38,16 @@ func (s *Server) handleDownload(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if !a.serves() {
-		return answer{}, response.Error(http.StatusServiceUnavailable, fmt.Sprintf("Sandbox is %s; its events can't be read now.", a.state()))
+		return answer{}, response.Error(http.StatusServiceUnavailable,
+			fmt.Sprintf("Sandbox is %s; its events can't be read now.", a.state()))
 	}
 	var n int
 	if err := a.call(c.ctx(), AgentRequest{Method: http.MethodGet, Path: a.events("/count", nil)}, &n); err != nil {
 		return answer{}, errOfAgent(err)
 	}
 	if n > maxDownload {
-		return answer{}, response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("The conversation has %d events, a download at most %d.", n, maxDownload))
+		return answer{}, response.Error(http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("The conversation has %d events, a download at most %d.", n, maxDownload))
 	}
 	shown := newConversationBody(a.row, a.sandbox, sandboxKeys{}, s.linksFor(c.r))
 	shown.SessionAPIKey, shown.ConversationURL = nil, nil

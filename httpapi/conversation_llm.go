@@ -40,13 +40,16 @@ func (s *Server) handleSwitchLLM(c *call) (answer, error) {
 		return answer{}, errNoConversation()
 	case !s.usesGateway(v):
 		return answer{}, response.Error(http.StatusBadRequest,
-			"This installation hands keys of models to sandboxes: a conversation keeps the one that it began with. Start a new conversation.")
+			"This installation hands keys of models to sandboxes: a conversation keeps the one that it began with. "+
+				"Start a new conversation.")
 	case a.row.AgentKind == fsm.AgentACP && model != "":
-		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks ACP: leave llm_model out, and name its model with switch_acp_model.")
+		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks ACP: leave llm_model out, "+
+			"and name its model with switch_acp_model.")
 	case a.paused():
 		return answer{}, response.Error(http.StatusConflict, "Sandbox is paused; resume it before switching the model.")
 	case !a.serves():
-		return answer{}, response.Error(http.StatusConflict, fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
+		return answer{}, response.Error(http.StatusConflict,
+			fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
 	}
 	to, refused := v.EndpointForSwitch(c.who.user, model, c.now)
 	if refused != nil {
@@ -77,12 +80,18 @@ func (s *Server) gatewayURL() string { return strings.TrimRight(s.cfg.APIURLs[0]
 // model's own for those that keep the first model of an id.
 func (a *conversationAgent) switchModel(ctx context.Context, id, model string) error {
 	body, err := json.Marshal(map[string]any{"llm": map[string]string{
-		"model": model, "base_url": a.server.gatewayURL(), "api_key": llmtoken.New(a.key, a.sandbox, id), "usage_id": "agent-" + model,
+		"model": model, "base_url": a.server.gatewayURL(), "api_key": llmtoken.New(a.key, a.sandbox, id),
+		"usage_id": "agent-" + model,
 	}})
 	if err != nil {
 		return err
 	}
-	err = a.call(ctx, AgentRequest{Method: http.MethodPost, Path: "/api/conversations/" + decode.Dashed(id) + "/switch_llm", Body: body}, nil)
+	err = a.call(ctx,
+		AgentRequest{
+			Method: http.MethodPost,
+			Path:   "/api/conversations/" + decode.Dashed(id) + "/switch_llm",
+			Body:   body,
+		}, nil)
 	var failed *AgentError
 	switch {
 	case err == nil:
@@ -90,7 +99,11 @@ func (a *conversationAgent) switchModel(ctx context.Context, id, model string) e
 	case errors.As(err, &failed) && failed.Status == http.StatusBadRequest:
 		return &response.HTTPError{Status: failed.Status, Text: "The agent refused the model: " + failed.Detail, Cause: err}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &response.HTTPError{Status: http.StatusGatewayTimeout, Text: "The agent server did not answer in time.", Cause: err}
+		return &response.HTTPError{
+			Status: http.StatusGatewayTimeout,
+			Text:   "The agent server did not answer in time.",
+			Cause:  err,
+		}
 	}
 	return errOfAgent(err)
 }

@@ -139,13 +139,18 @@ func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) e
 	// Delivery can't be rolled back, so it no longer depends on the client.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.cfg.RequestTimeout)
 	defer cancel()
-	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), entry[fsm.MemberKey], id, AgentMessage{msg, c.eventID()})
+	err = s.agents.SendMessage(ctx, agentURL(sb.Status.Placement), entry[fsm.MemberKey], id,
+		AgentMessage{msg, c.eventID()})
 	var failed *AgentError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &failed) && failed.Status != 0:
-		return &response.HTTPError{Status: http.StatusBadGateway, Text: fmt.Sprintf("Agent server error: %d", failed.Status), Cause: err}
+		return &response.HTTPError{
+			Status: http.StatusBadGateway,
+			Text:   fmt.Sprintf("Agent server error: %d", failed.Status),
+			Cause:  err,
+		}
 	}
 	return &response.HTTPError{Status: http.StatusBadGateway, Text: "Failed to reach agent server.", Cause: err}
 }

@@ -33,7 +33,8 @@ func newMetricsBody(row *fsm.Conversation, settings *fsm.Settings) *metricsBody 
 		return nil
 	}
 	b := &metricsBody{ModelName: "default", AccumulatedCost: inDollars(row.Models.Cost), TokenUsage: tokenUsageBody{
-		Model: decode.OrZero(row.LLMModel), PromptTokens: row.Models.Input, CompletionTokens: row.Models.Output, CacheReadTokens: row.Models.Cached,
+		Model: decode.OrZero(row.LLMModel), PromptTokens: row.Models.Input, CompletionTokens: row.Models.Output,
+		CacheReadTokens: row.Models.Cached,
 	}}
 	if settings != nil {
 		b.MaxBudgetPerTask = settings.Values.MaxBudgetPerTask

@@ -32,7 +32,8 @@ func (s *Server) handleSkills(c *call) (answer, error) {
 	if !a.serves() {
 		return ok(found)
 	}
-	err = a.callForProject(c.ctx(), "/api/skills", map[string]any{"load_public": false, "load_user": true, "load_project": true, "load_org": false}, &found)
+	err = a.callForProject(c.ctx(), "/api/skills",
+		map[string]any{"load_public": false, "load_user": true, "load_project": true, "load_org": false}, &found)
 	if err != nil {
 		return answer{}, errOfAgent(err)
 	}
@@ -125,7 +126,8 @@ func (a *conversationAgent) callForProject(ctx context.Context, at string, body 
 			WorkingDir string `json:"working_dir"`
 		} `json:"workspace"`
 	}
-	if err := a.call(ctx, AgentRequest{Method: http.MethodGet, Path: "/api/conversations/" + decode.Dashed(a.row.ID)}, &info); err != nil {
+	if err := a.call(ctx, AgentRequest{Method: http.MethodGet, Path: "/api/conversations/" + decode.Dashed(a.row.ID)},
+		&info); err != nil {
 		return err
 	}
 	body["project_dir"] = info.Workspace.WorkingDir

@@ -28,7 +28,8 @@ func TestConversations_BatchAndSearch(t *testing.T) {
 		}
 		return map[string]string{id: "running", strings.Repeat("0", 32): "idle"}, nil
 	}
-	res := h.do(h.alice, "GET", "/api/v1/app-conversations?ids="+decode.Dashed(id)+"&ids="+strings.Repeat("0", 32), "").want(t, 200)
+	res := h.do(h.alice, "GET", "/api/v1/app-conversations?ids="+decode.Dashed(id)+"&ids="+strings.Repeat("0", 32),
+		"").want(t, 200)
 	shown := res
 	shown.body = []byte(strings.ReplaceAll(string(res.body), key, "S3ss"))
 	shown.body = []byte(strings.ReplaceAll(string(shown.body), id, strings.Repeat("a", 32)))
@@ -150,7 +151,8 @@ func TestStartTasks_Read(t *testing.T) {
 	h.do(h.alice, "POST", "/api/v1/app-conversations", `{}`).want(t, 200).json(t, &first)
 	sb := h.createSandbox(h.alice)
 	done := h.conversation("alice", sb)
-	h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks?ids="+decode.Dashed(first.ID)+"&ids="+strings.Repeat("0", 32), "").
+	h.do(h.alice, "GET",
+		"/api/v1/app-conversations/start-tasks?ids="+decode.Dashed(first.ID)+"&ids="+strings.Repeat("0", 32), "").
 		want(t, 200).golden(t, "start_tasks_batch")
 	res := h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks/search?conversation_id__eq="+done, "").want(t, 200)
 	res.golden(t, "start_tasks_search")
@@ -166,7 +168,8 @@ func TestStartTasks_Read(t *testing.T) {
 	h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks/count", "").want(t, 200).is(t, `2`)
 	h.do(h.bob, "GET", "/api/v1/app-conversations/start-tasks/count", "").want(t, 200).is(t, `0`)
 	h.do(h.bob, "GET", "/api/v1/app-conversations/start-tasks?ids="+first.ID, "").want(t, 200).is(t, `[null]`)
-	h.do(h.bob, "GET", "/api/v1/app-conversations/start-tasks/search", "").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
+	h.do(h.bob, "GET", "/api/v1/app-conversations/start-tasks/search", "").want(t, 200).is(t,
+		`{"items":[],"next_page_id":null}`)
 	h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks?"+strings.Repeat("&ids="+done, 101)[1:], "").want(t, 400)
 	for _, order := range []string{"CREATED_AT", "CREATED_AT_DESC", "UPDATED_AT", "UPDATED_AT_DESC"} {
 		h.do(h.alice, "GET", "/api/v1/app-conversations/start-tasks/search?sort_order="+order, "").want(t, 200)

@@ -40,7 +40,8 @@ func TestServer_DrainClosesConnectionsWithTheirAnswers(t *testing.T) {
 			ask := func(path string, want int) (reused bool) {
 				t.Helper()
 				trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }}
-				r, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, "https://"+address+path, nil)
+				r, _ := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet,
+					"https://"+address+path, nil)
 				res, err := client.Do(r)
 				if err != nil {
 					t.Fatal(err)
@@ -90,7 +91,12 @@ func TestServer_ReadyForWhat(t *testing.T) {
 		h.cluster.set(func(f *fakeCluster) {
 			f.readyErr, f.staleErr, f.contact = c.ready, c.stale, time.Now().Add(-c.silence)
 		})
-		for mode, want := range map[string]int{"": c.write, "?mode=write": c.write, "?mode=stale": c.reads, "?mode=proxy": c.proxy} {
+		for mode, want := range map[string]int{
+			"":            c.write,
+			"?mode=write": c.write,
+			"?mode=stale": c.reads,
+			"?mode=proxy": c.proxy,
+		} {
 			if got := h.do("", "GET", "/ready"+mode, "").status; got != want {
 				t.Errorf("%s: /ready%s answers %d, want %d", name, mode, got, want)
 			}

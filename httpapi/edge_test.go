@@ -76,25 +76,34 @@ func TestRouter_WrongMethodAndUnknownPath(t *testing.T) {
 func TestEdge_HeadersOnEveryAnswer(t *testing.T) {
 	h := newHarness(t)
 	for _, res := range []reply{
-		h.do(h.alice, "GET", "/api/v1/sandboxes/search", ""), h.do("", "GET", "/api/settings", ""), h.do("", "GET", "/nowhere", ""),
-		h.do(h.alice, "POST", "/api/settings", "{"), h.do("", "GET", "/health", ""), h.do(h.alice, "PATCH", "/api/settings", ""),
+		h.do(h.alice, "GET", "/api/v1/sandboxes/search",
+			""), h.do("", "GET", "/api/settings", ""), h.do("", "GET", "/nowhere", ""),
+		h.do(h.alice, "POST", "/api/settings",
+			"{"), h.do("", "GET", "/health", ""), h.do(h.alice, "PATCH", "/api/settings", ""),
 		h.do(h.alice, "POST", "/api/settings", "{}"),
 	} {
-		want := map[string]string{"Cache-Control": "no-cache, no-store, must-revalidate, max-age=0", "Pragma": "no-cache", "Expires": "0"}
+		want := map[string]string{
+			"Cache-Control": "no-cache, no-store, must-revalidate, max-age=0",
+			"Pragma":        "no-cache",
+			"Expires":       "0",
+		}
 		for k, v := range want {
 			if res.header.Get(k) != v {
 				t.Errorf("%s is %q", k, res.header.Get(k))
 			}
 		}
-		if res.header.Get(response.HeaderRequestID) == "" || res.header.Get(response.HeaderIndex) == "" || res.header.Get(response.HeaderIndex) == "0" {
+		if res.header.Get(response.HeaderRequestID) == "" || res.header.Get(response.HeaderIndex) == "" ||
+			res.header.Get(response.HeaderIndex) == "0" {
 			t.Errorf("headers %v", res.header)
 		}
 	}
-	if got := h.do("", "GET", "/alive", "", response.HeaderRequestID, "my-id.1").header.Get(response.HeaderRequestID); got != "my-id.1" {
+	if got := h.do("", "GET", "/alive", "", response.HeaderRequestID,
+		"my-id.1").header.Get(response.HeaderRequestID); got != "my-id.1" {
 		t.Errorf("request id %q", got)
 	}
 	for _, bad := range []string{"a b", "x\"y", strings.Repeat("a", 129), "é"} {
-		if got := h.do("", "GET", "/alive", "", response.HeaderRequestID, bad).header.Get(response.HeaderRequestID); got == bad {
+		if got := h.do("", "GET", "/alive", "", response.HeaderRequestID,
+			bad).header.Get(response.HeaderRequestID); got == bad {
 			t.Errorf("request id %q was taken", got)
 		}
 	}
@@ -132,7 +141,8 @@ func TestErrors_EveryCode(t *testing.T) {
 	for code, want := range map[fsm.Code]int{
 		fsm.CodeInvalid: 422, fsm.CodeUnauthorized: 401, fsm.CodeForbidden: 403, fsm.CodeNotFound: 404, fsm.CodeConflict: 409,
 		fsm.CodeIdempotencyMismatch: 422, fsm.CodeNoLeader: 503, fsm.CodeOutcomeUnknown: 503, fsm.CodeSecretStore: 503,
-		fsm.CodeScheduler: 503, fsm.CodeProtocol: 409, fsm.CodeShuttingDown: 503, fsm.CodeTimeout: 503, fsm.CodeInternal: 500, "new": 500,
+		fsm.CodeScheduler: 503, fsm.CodeProtocol: 409, fsm.CodeShuttingDown: 503, fsm.CodeTimeout: 503,
+		fsm.CodeInternal: 500, "new": 500,
 	} {
 		h := newHarness(t).withSpec()
 		h.cluster.set(func(c *fakeCluster) { c.proposeErr = &fsm.Error{Code: code, Message: "words for the reader"} })
@@ -269,8 +279,16 @@ func TestLog_FailedRequestsAreSampled(t *testing.T) {
 func TestClientAddress(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
 	for _, tt := range []struct{ remote, forwarded, want string }{
-		{"1.2.3.4:5", "9.9.9.9", "1.2.3.4"}, {"10.0.0.1:5", "9.9.9.9", "9.9.9.9"}, {"10.0.0.1:5", "8.8.8.8, 9.9.9.9, 10.0.0.2", "9.9.9.9"},
-		{"10.0.0.1:5", "", "10.0.0.1"}, {"10.0.0.1:5", "junk", "10.0.0.1"}, {"[::1]:5", "9.9.9.9", "::1"}, {"10.0.0.1:5", "10.0.0.3", "10.0.0.3"},
+		{
+			"1.2.3.4:5",
+			"9.9.9.9",
+			"1.2.3.4",
+		}, {"10.0.0.1:5", "9.9.9.9", "9.9.9.9"}, {"10.0.0.1:5", "8.8.8.8, 9.9.9.9, 10.0.0.2", "9.9.9.9"},
+		{"10.0.0.1:5", "", "10.0.0.1"}, {
+			"10.0.0.1:5",
+			"junk",
+			"10.0.0.1",
+		}, {"[::1]:5", "9.9.9.9", "::1"}, {"10.0.0.1:5", "10.0.0.3", "10.0.0.3"},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = tt.remote
@@ -290,23 +308,27 @@ func TestCORS(t *testing.T) {
 	}
 	h := newHarness(t)
 	for origin, fine := range map[string]bool{
-		"http://localhost:3000": true, "https://localhost": true, "http://127.0.0.1:1234": true, "https://evil.example.org": false,
+		"http://localhost:3000": true, "https://localhost": true, "http://127.0.0.1:1234": true,
+		"https://evil.example.org":          false,
 		"http://localhost.evil.example.org": false, "null": false, "file://localhost": false,
 	} {
 		got := preflight(h, origin)
 		if (got.Get("Access-Control-Allow-Origin") == origin) != fine {
 			t.Errorf("%s: %v", origin, got)
 		}
-		if fine && (got.Get("Access-Control-Allow-Credentials") != "true" || !strings.Contains(got.Get("Access-Control-Allow-Headers"), "x-session-api-key")) {
+		if fine && (got.Get("Access-Control-Allow-Credentials") != "true" ||
+			!strings.Contains(got.Get("Access-Control-Allow-Headers"), "x-session-api-key")) {
 			t.Errorf("%s: %v", origin, got)
 		}
 	}
 	h = newHarness(t, func(c *Config) { c.CORSOrigins = []string{"https://app.example.org"} })
-	if preflight(h, "https://app.example.org").Get("Access-Control-Allow-Origin") == "" || preflight(h, "http://localhost:1").Get("Access-Control-Allow-Origin") != "" {
+	if preflight(h, "https://app.example.org").Get("Access-Control-Allow-Origin") == "" ||
+		preflight(h, "http://localhost:1").Get("Access-Control-Allow-Origin") != "" {
 		t.Error("configured origins")
 	}
 	res := h.do(h.alice, "GET", "/api/v1/sandboxes/search", "", "Origin", "https://app.example.org").want(t, 200)
-	if res.header.Get("Access-Control-Allow-Origin") != "https://app.example.org" || !strings.Contains(res.header.Get("Access-Control-Expose-Headers"), response.HeaderIndex) {
+	if res.header.Get("Access-Control-Allow-Origin") != "https://app.example.org" ||
+		!strings.Contains(res.header.Get("Access-Control-Expose-Headers"), response.HeaderIndex) {
 		t.Errorf("headers %v", res.header)
 	}
 }
@@ -322,7 +344,8 @@ func TestEdge_PanicIsA500WithTheRequestIDOfTheLog(t *testing.T) {
 	if w.Code != 500 || w.Body.String() != `{"detail":"Internal Server Error"}` {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	if id := w.Header().Get(response.HeaderRequestID); id == "" || !strings.Contains(h.logs.String(), id) || !strings.Contains(h.logs.String(), "boom") {
+	if id := w.Header().Get(response.HeaderRequestID); id == "" || !strings.Contains(h.logs.String(), id) ||
+		!strings.Contains(h.logs.String(), "boom") {
 		t.Fatal("the panic is not in the log")
 	}
 }
@@ -340,7 +363,8 @@ func TestEdge_AccessLogAndMetrics(t *testing.T) {
 		}
 		lines = append(lines, m)
 	}
-	if len(lines) != 3 || lines[0]["route"] != "GET /api/v1/sandboxes/search" || lines[0]["user"] != "alice" || lines[0]["status"] != 200.0 ||
+	if len(lines) != 3 || lines[0]["route"] != "GET /api/v1/sandboxes/search" || lines[0]["user"] != "alice" ||
+		lines[0]["status"] != 200.0 ||
 		lines[1]["route"] != "POST /api/v1/sandboxes/:sandbox_id/pause" || lines[2]["route"] != "GET unknown" {
 		t.Fatalf("lines %v", lines)
 	}
@@ -379,8 +403,10 @@ func TestRoutes_TableIsWhole(t *testing.T) {
 	var missing []string
 	for _, want := range []string{
 		"POST/api/settings", "GET/api/settings", "POST/api/conversations", "POST/api/add-git-providers",
-		"POST/api/v1/app-conversations", "GET/api/v1/app-conversations", "GET/api/v1/sandboxes/search", "POST/api/v1/sandboxes",
-		"POST/api/v1/sandboxes/:sandbox_id/pause", "POST/api/v1/sandboxes/:sandbox_id/resume", "GET/api/v1/sandbox-specs/search",
+		"POST/api/v1/app-conversations", "GET/api/v1/app-conversations", "GET/api/v1/sandboxes/search",
+		"POST/api/v1/sandboxes",
+		"POST/api/v1/sandboxes/:sandbox_id/pause", "POST/api/v1/sandboxes/:sandbox_id/resume",
+		"GET/api/v1/sandbox-specs/search",
 	} {
 		if !seen[want] {
 			missing = append(missing, want)

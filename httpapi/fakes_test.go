@@ -127,9 +127,23 @@ func (b fakeBackups) Backups(context.Context) (backup.Report, error) {
 	at := time.Date(2026, 11, 22, 3, 4, 5, 0, time.UTC)
 	return backup.Report{
 		Node: "n1", Directory: "/backups", Interval: 3600, Retain: 24,
-		Newest: fsm.Backup{File: "b.snap", Node: "n2", Index: 7, Time: at, Size: 100, Failure: "no room", FailedNode: "n1", FailedTime: at},
+		Newest: fsm.Backup{
+			File:       "b.snap",
+			Node:       "n2",
+			Index:      7,
+			Time:       at,
+			Size:       100,
+			Failure:    "no room",
+			FailedNode: "n1",
+			FailedTime: at,
+		},
 		Files: []backup.File{
-			{File: "b.snap", Size: 100, Verified: true, Manifest: snapshotfile.Manifest{Kind: "bivouac-snapshot", Format: 1, Created: at, Index: 7}},
+			{
+				File:     "b.snap",
+				Size:     100,
+				Verified: true,
+				Manifest: snapshotfile.Manifest{Kind: "bivouac-snapshot", Format: 1, Created: at, Index: 7},
+			},
 			{File: "a.snap", Size: 9, Problem: "the file is truncated"},
 		},
 	}, b.err
@@ -165,19 +179,32 @@ func (c *fakeCluster) ReadyStale() error {
 func (c *fakeCluster) Members(context.Context) []cluster.Member {
 	return []cluster.Member{
 		{
-			Server: c.Status().Servers[0], Role: cluster.RoleLeader, State: "leader", KnownVersion: 1, AppliedIndex: 7, Lag: new(uint64(0)), LastContact: new(int64(0)),
+			Server: c.Status().Servers[0], Role: cluster.RoleLeader, State: "leader", KnownVersion: 1, AppliedIndex: 7,
+			Lag: new(uint64(0)), LastContact: new(int64(0)),
 			ClockAhead: new(int64(-3)), ClockError: new(int64(1)), Report: c.Report(),
 		},
-		{Server: cluster.Server{Name: "n2", ID: "2", Address: "127.0.0.1:7002"}, Role: cluster.RoleNonvoter, Error: "connection refused"},
+		{
+			Server: cluster.Server{Name: "n2", ID: "2", Address: "127.0.0.1:7002"},
+			Role:   cluster.RoleNonvoter,
+			Error:  "connection refused",
+		},
 	}
 }
 
 func (c *fakeCluster) Report() *cluster.Report {
 	return &cluster.Report{
-		Version: "v1", Ready: true, Disks: []cluster.Disk{{Name: cluster.DiskData, Free: 1, Size: 2}, {Name: cluster.DiskBackup, Error: "away"}},
-		Certificates: []cluster.Certificate{{Name: "peer", Expires: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC), DaysLeft: 40}},
-		Services:     []cluster.Service{{Name: cluster.ServiceNomad, Reachable: true}, {Name: cluster.ServiceVault, Sealed: true, Error: "sealed"}},
-		Differs:      []string{"policy"},
+		Version: "v1", Ready: true, Disks: []cluster.Disk{
+			{Name: cluster.DiskData, Free: 1, Size: 2},
+			{Name: cluster.DiskBackup, Error: "away"},
+		},
+		Certificates: []cluster.Certificate{
+			{Name: "peer", Expires: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC), DaysLeft: 40},
+		},
+		Services: []cluster.Service{
+			{Name: cluster.ServiceNomad, Reachable: true},
+			{Name: cluster.ServiceVault, Sealed: true, Error: "sealed"},
+		},
+		Differs: []string{"policy"},
 	}
 }
 
@@ -361,8 +388,9 @@ func cannedAnswer(q AgentRequest) ([]byte, error) {
 		"/api/file/download":            "# Plan\n",
 		"/api/git/changes":              `[{"status":"UPDATED","path":"a.go"}]`,
 		"/api/git/diff":                 `{"modified":"b","original":null}`,
-		"/api/skills":                   `{"skills":[{"name":"a","type":"repo","content":"x","triggers":null,"source":"/s"},{"name":"k","content":"y","triggers":["t"]}]}`,
-		"/api/hooks":                    `{"hook_config":{"stop":[{"matcher":"*","hooks":[{"command":"true"}]}],"pre_tool_use":[]}}`,
+		"/api/skills": `{"skills":[{"name":"a","type":"repo","content":"x",` +
+			`"triggers":null,"source":"/s"},{"name":"k","content":"y","triggers":["t"]}]}`,
+		"/api/hooks": `{"hook_config":{"stop":[{"matcher":"*","hooks":[{"command":"true"}]}],"pre_tool_use":[]}}`,
 	}[at]
 	if !known {
 		return nil, &AgentError{Status: 404, Cause: errors.New("no such path")}
@@ -376,7 +404,11 @@ func (a *fakeAgents) sent() []string {
 	return slices.Clone(a.messages)
 }
 
-func (a *fakeAgents) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {
+func (a *fakeAgents) ExecutionStatuses(
+	ctx context.Context,
+	baseURL, key string,
+	ids []string,
+) (map[string]string, error) {
 	a.mu.Lock()
 	fn := a.fn
 	a.mu.Unlock()
@@ -405,6 +437,10 @@ type twoClients struct{}
 
 func (twoClients) Clients(context.Context, string) ([]SandboxClient, error) {
 	return []SandboxClient{
-		{ID: "down", Status: "down"}, {ID: "other", Status: statusReady, Eligible: true}, {ID: "ready", Status: statusReady, Eligible: true},
+		{ID: "down", Status: "down"}, {
+			ID:       "other",
+			Status:   statusReady,
+			Eligible: true,
+		}, {ID: "ready", Status: statusReady, Eligible: true},
 	}, nil
 }

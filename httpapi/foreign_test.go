@@ -51,7 +51,9 @@ func TestForeign(t *testing.T) {
 		switch {
 		case strings.Contains(tt.path, "start-tasks?"):
 			id = task.ID
-		case strings.HasPrefix(tt.path, pathConversations+"/ID"), strings.Contains(tt.path, "conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
+		case strings.HasPrefix(tt.path,
+			pathConversations+"/ID"), strings.Contains(tt.path,
+			"conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
 			id = conv
 		}
 		ask := func(id string) reply {
@@ -59,7 +61,8 @@ func TestForeign(t *testing.T) {
 		}
 		theirs, none := ask(id), ask(unknown)
 		if theirs.status != none.status || strings.ReplaceAll(string(theirs.body), id, unknown) != string(none.body) {
-			t.Errorf("%s %s: %d %s for alice's, %d %s for none", tt.method, tt.path, theirs.status, theirs.body, none.status, none.body)
+			t.Errorf("%s %s: %d %s for alice's, %d %s for none", tt.method, tt.path, theirs.status, theirs.body, none.status,
+				none.body)
 		}
 	}
 	if len(h.agents.sent()) != 0 || h.cluster.store.View().Conversation("alice", conv) == nil {
@@ -124,7 +127,8 @@ func TestLimit_AStartInARunningSandboxIsAStart(t *testing.T) {
 func TestLimit_StateBytes(t *testing.T) {
 	h := newHarness(t).withSpec().raised().limited(fsm.Installation{PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes}})
 	sb := h.createSandbox(h.alice)
-	body := sprint(`{"sandbox_id":%q,"secrets":{"A":"b"},"initial_message":{"content":[{"type":"text","text":%q}]}}`, sb, strings.Repeat("x", 400<<10))
+	body := sprint(`{"sandbox_id":%q,"secrets":{"A":"b"},"initial_message":{"content":[{"type":"text","text":%q}]}}`, sb,
+		strings.Repeat("x", 400<<10))
 	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
 	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
 	paths := h.secrets.paths()

@@ -13,7 +13,9 @@ import (
 // from then on no secret is written.
 func TestFullState_ReplacedSecretsCount(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t).withSpec().withSettings().raised().limited(fsm.Installation{PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes}})
+	h := newHarness(t).withSpec().withSettings().raised().limited(fsm.Installation{
+		PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes},
+	})
 	long, before := strings.Repeat("x", 60<<10), h.secrets.written()
 	const requests = 200
 	refused := 0
@@ -27,7 +29,8 @@ func TestFullState_ReplacedSecretsCount(t *testing.T) {
 		}
 	}
 	if n := h.secrets.written() - before; refused == 0 || n != requests-refused || n*len(long) > fsm.MinStateBytes {
-		t.Errorf("%d of %d requests refused, %d secrets of 60 KiB written with a limit of %d bytes", refused, requests, n, fsm.MinStateBytes)
+		t.Errorf("%d of %d requests refused, %d secrets of 60 KiB written with a limit of %d bytes", refused, requests, n,
+			fsm.MinStateBytes)
 	}
 }
 
@@ -35,7 +38,9 @@ func TestFullState_ReplacedSecretsCount(t *testing.T) {
 // secret was written.
 func TestFullState_ARefusedPostWritesNoSecret(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t).withSpec().withSettings().raised().limited(fsm.Installation{PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes}})
+	h := newHarness(t).withSpec().withSettings().raised().limited(fsm.Installation{
+		PerUser: fsm.Limits{StateBytes: fsm.MinStateBytes},
+	})
 	for i, description := 0, strings.Repeat("d", 4000); ; i++ {
 		body := fmt.Sprintf(`{"secrets_store":{"custom_secrets":{"s%d":{"secret":"a","description":%q}}}}`, i, description)
 		if h.do(h.alice, "POST", settingsPath, body).status != http.StatusTooManyRequests {
@@ -48,8 +53,14 @@ func TestFullState_ARefusedPostWritesNoSecret(t *testing.T) {
 	}
 	long := strings.Repeat("x", 60<<10)
 	for name, one := range map[string]struct{ path, body string }{
-		"settings.put":          {settingsPath, fmt.Sprintf(`{"llm_api_key":%q,"llm_model":%q}`, long, strings.Repeat("m", 4000))},
-		"settings.put, mcp":     {settingsPath, fmt.Sprintf(`{"mcp_config":{"shttp_servers":[{"url":"https://x.example/","api_key":%q}]},"llm_model":"m"}`, long)},
+		"settings.put": {
+			settingsPath,
+			fmt.Sprintf(`{"llm_api_key":%q,"llm_model":%q}`, long, strings.Repeat("m", 4000)),
+		},
+		"settings.put, mcp": {
+			settingsPath,
+			fmt.Sprintf(`{"mcp_config":{"shttp_servers":[{"url":"https://x.example/","api_key":%q}]},"llm_model":"m"}`, long),
+		},
 		"conversation.start":    {pathConversations, fmt.Sprintf(`{"secrets":{"A":%q}}`, long)},
 		"conversation.v0_start": {v0Path, `{"mcp_config":{"stdio_servers":[]}}`},
 		"sandbox.create":        {pathSandboxes, ``},

@@ -25,8 +25,19 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add([]byte(`{"policy":{"idle_timeout":"1h","max_running":"never"},"limits":{"cpu":"5","memory":1e999}}`))
 	f.Add([]byte(`{"role":"user","content":[{"text":"hi"},{"type":"image","image_urls":["x"]}],"run":"no"}`))
-	f.Add([]byte(`{"title":null,"public":1,"selected_repository":"octo/app","selected_branch":"a/b","git_provider":"github"}`))
-	for _, s := range []string{``, `{}`, `[]`, `null`, `{"a":}`, `{"max_iterations":1e999}`, `{"pr_number":[1e308]}`, "\xff", `{"initial_message":{"content":[{}]}}`} {
+	f.Add([]byte(`{"title":null,"public":1,"selected_repository":"octo/app",` +
+		`"selected_branch":"a/b","git_provider":"github"}`))
+	for _, s := range []string{
+		``,
+		`{}`,
+		`[]`,
+		`null`,
+		`{"a":}`,
+		`{"max_iterations":1e999}`,
+		`{"pr_number":[1e308]}`,
+		"\xff",
+		`{"initial_message":{"content":[{}]}}`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -89,9 +89,11 @@ func providersOf(t *testing.T, h *harness, user string) map[fsm.ProviderType]*fs
 
 func TestProviders_Replace(t *testing.T) {
 	h := newHarness(t)
-	h.do(h.alice, "POST", "/api/add-git-providers", `{"provider_tokens":{"github":{"token":"ghp_x","host":null},"gitlab":{"token":"gl"}}}`).
+	h.do(h.alice, "POST", "/api/add-git-providers",
+		`{"provider_tokens":{"github":{"token":"ghp_x","host":null},"gitlab":{"token":"gl"}}}`).
 		want(t, 200).is(t, `{"message":"Git providers stored"}`)
-	h.do(h.alice, "POST", "/api/add-git-providers", `{"provider_tokens":{"github":{"token":"  ","host":"git.example.org"}}}`).want(t, 200)
+	h.do(h.alice, "POST", "/api/add-git-providers",
+		`{"provider_tokens":{"github":{"token":"  ","host":"git.example.org"}}}`).want(t, 200)
 	got := providersOf(t, h, "alice")
 	if len(got) != 1 || got["github"].Ref.IsZero() || *got["github"].Host != "git.example.org" {
 		t.Fatalf("providers %v", got)
@@ -115,7 +117,8 @@ func TestProviders_EveryKindIsVerified(t *testing.T) {
 		}
 		before := h.cluster.count()
 		want := sprint("Invalid token. Please make sure it is a valid %s token.", kind)
-		h.do(h.alice, "POST", "/api/add-git-providers", body("bad")).want(t, 401).is(t, sprint(`{"error":%q,"detail":%q}`, want, want))
+		h.do(h.alice, "POST", "/api/add-git-providers", body("bad")).want(t, 401).is(t,
+			sprint(`{"error":%q,"detail":%q}`, want, want))
 		if h.cluster.count() != before || h.secrets.last("users/alice/providers/"+kind) != nil {
 			t.Fatalf("%s: a bad token was stored", kind)
 		}
@@ -131,7 +134,8 @@ func TestProviders_OneBadTokenRefusesAll(t *testing.T) {
 	srv := gitHost(t, nil)
 	h := newHarness(t, verifying(srv))
 	h.do(h.alice, "POST", "/api/add-git-providers", sprint(
-		`{"provider_tokens":{"github":{"token":"bad","host":"%[1]s"},"gitlab":{"token":"good","host":"%[1]s"}}}`, srv.URL)).want(t, 401)
+		`{"provider_tokens":{"github":{"token":"bad","host":"%[1]s"},"gitlab":{"token":"good","host":"%[1]s"}}}`,
+		srv.URL)).want(t, 401)
 	if h.secrets.written() != 0 || len(providersOf(t, h, "alice")) != 0 {
 		t.Fatal("something was stored")
 	}
@@ -143,9 +147,11 @@ func TestProviders_StoredTokenIsCheckedAgainstANewHost(t *testing.T) {
 	h.apply("alice", &fsm.ProvidersReplaceBody{Providers: []fsm.Provider{{UserID: "alice", Type: "gitlab",
 		Ref: fsm.SecretRef{Path: "users/alice/providers/gitlab", Version: 1}}}})
 	h.secrets.entries["users/alice/providers/gitlab"] = []map[string]string{{"token": "stale"}}
-	h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"gitlab":{"host":"%s"}}}`, srv.URL)).want(t, 401)
+	h.do(h.alice, "POST", "/api/add-git-providers",
+		sprint(`{"provider_tokens":{"gitlab":{"host":"%s"}}}`, srv.URL)).want(t, 401)
 	h.secrets.entries["users/alice/providers/gitlab"] = []map[string]string{{"token": "good"}}
-	h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"gitlab":{"host":"%s"}}}`, srv.URL)).want(t, 200)
+	h.do(h.alice, "POST", "/api/add-git-providers",
+		sprint(`{"provider_tokens":{"gitlab":{"host":"%s"}}}`, srv.URL)).want(t, 200)
 	if p := providersOf(t, h, "alice")["gitlab"]; p.Ref.IsZero() {
 		t.Fatal("the stored token is gone")
 	}
@@ -157,11 +163,14 @@ func TestProviders_HostPolicy(t *testing.T) {
 	port := srv.URL[strings.LastIndex(srv.URL, ":")+1:]
 	h := newHarness(t, verifying(srv), func(c *Config) { c.Git.AllowedHosts = nil })
 	for _, host := range []string{
-		"http://127.0.0.1:" + port, "http://localhost:" + port, "http://[::1]:" + port, "http://10.0.0.1", "http://192.168.1.1",
-		"http://169.254.169.254", "http://[::ffff:127.0.0.1]:" + port, "http://0.0.0.0:" + port, "http://100.64.0.1", "http://[fe80::1]",
+		"http://127.0.0.1:" + port, "http://localhost:" + port, "http://[::1]:" + port, "http://10.0.0.1",
+		"http://192.168.1.1",
+		"http://169.254.169.254", "http://[::ffff:127.0.0.1]:" + port, "http://0.0.0.0:" + port, "http://100.64.0.1",
+		"http://[fe80::1]",
 		"http://[64:ff9b::7f00:1]", "http://2130706433:" + port,
 	} {
-		res := h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, host))
+		res := h.do(h.alice, "POST", "/api/add-git-providers",
+			sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, host))
 		if res.status != 422 && res.status != 401 {
 			t.Errorf("%s: status %d", host, res.status)
 		}
@@ -170,16 +179,19 @@ func TestProviders_HostPolicy(t *testing.T) {
 		t.Fatalf("the server was asked: %v", seen)
 	}
 	for _, host := range []string{"ftp://x", "http://u:p@h", "h ost", "http://", "https://h/?q=1"} {
-		h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, host)).want(t, 422)
+		h.do(h.alice, "POST", "/api/add-git-providers",
+			sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, host)).want(t, 422)
 	}
 	only := newHarness(t, verifying(srv), func(c *Config) { c.Git.Schemes = []string{"https"} })
-	only.do(only.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, srv.URL)).want(t, 422)
+	only.do(only.alice, "POST", "/api/add-git-providers",
+		sprint(`{"provider_tokens":{"forgejo":{"token":"good","host":"%s"}}}`, srv.URL)).want(t, 422)
 }
 
 func TestProviders_RedirectsAreNotFollowed(t *testing.T) {
 	srv := gitHost(t, nil)
 	h := newHarness(t, verifying(srv))
-	h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"forgejo":{"token":"elsewhere","host":"%s"}}}`, srv.URL)).want(t, 401)
+	h.do(h.alice, "POST", "/api/add-git-providers",
+		sprint(`{"provider_tokens":{"forgejo":{"token":"elsewhere","host":"%s"}}}`, srv.URL)).want(t, 401)
 }
 
 func TestV0Start_RepositoryOutOfReach(t *testing.T) {
@@ -189,7 +201,8 @@ func TestV0Start_RepositoryOutOfReach(t *testing.T) {
 	// Without a token the repository may be public.
 	start(`{"repository":"octo/app","git_provider":"github"}`).want(t, 200)
 	for _, kind := range []string{"github", "gitlab", "bitbucket", "forgejo"} {
-		h.do(h.alice, "POST", "/api/add-git-providers", sprint(`{"provider_tokens":{"%s":{"token":"good","host":"%s"}}}`, kind, srv.URL)).want(t, 200)
+		h.do(h.alice, "POST", "/api/add-git-providers",
+			sprint(`{"provider_tokens":{"%s":{"token":"good","host":"%s"}}}`, kind, srv.URL)).want(t, 200)
 		start(sprint(`{"repository":"octo/app","git_provider":%q}`, kind)).want(t, 200)
 		start(`{"repository":"octo/app"}`).want(t, 200)
 		before := h.cluster.count()

@@ -65,7 +65,10 @@ type harness struct {
 func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	t.Helper()
 	h := &harness{
-		t: t, cluster: &fakeCluster{store: fsm.NewStore(), contact: time.Now().Add(-time.Minute)}, logs: &syncBuffer{}, agents: &fakeAgents{},
+		t: t, cluster: &fakeCluster{
+			store:   fsm.NewStore(),
+			contact: time.Now().Add(-time.Minute),
+		}, logs: &syncBuffer{}, agents: &fakeAgents{},
 		secrets: &fakeSecrets{entries: map[string][]map[string]string{}},
 	}
 	registry := prometheus.NewRegistry()
@@ -106,7 +109,14 @@ func (h *harness) apply(user string, body fsm.Body) fsm.Result {
 func (h *harness) issue(user string, operator bool) string {
 	h.t.Helper()
 	value := "bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen)
-	h.apply("", &fsm.APIKeyCreateBody{Lookup: apikey.LookupOf(value), Hash: apikey.Hash(value), Name: "k", UserID: user, Operator: operator})
+	h.apply("",
+		&fsm.APIKeyCreateBody{
+			Lookup:   apikey.LookupOf(value),
+			Hash:     apikey.Hash(value),
+			Name:     "k",
+			UserID:   user,
+			Operator: operator,
+		})
 	return value
 }
 
@@ -117,11 +127,17 @@ func (h *harness) withSpec() *harness {
 		{ID: "ghcr.io/openhands/agent-server:1.44.0-python", Template: fsm.Template{
 			Driver: fsm.DriverDocker, Image: "ghcr.io/openhands/agent-server:1.44.0-python", Args: []string{"--port", "8000"},
 			WorkingDir: "/workspace/project", Env: map[string]string{"LOG_JSON": "true", "OH_ENABLE_VNC": "0"},
-			CPU: 500, Memory: 512, Ports: map[string]int{fsm.PortAgentServer: 8000, proxy.PortVSCode: 8001}, NetworkMode: "bridge",
+			CPU: 500, Memory: 512, Ports: map[string]int{
+				fsm.PortAgentServer: 8000,
+				proxy.PortVSCode:    8001,
+			}, NetworkMode: "bridge",
 			VolumePath: "/workspace",
 		}},
 		{ID: "small", Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/bin/sandbox-agent", Args: []string{
+				"--port",
+				"${port.agent_server}",
+			},
 			WorkingDir: "project", CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 0},
 		}},
 	}})
@@ -211,7 +227,10 @@ func (r reply) golden(t *testing.T, name string) reply {
 	for _, s := range []struct {
 		re   *regexp.Regexp
 		with string
-	}{{hexID, `"<hex>"`}, {sandboxID, `"<sandbox>"`}, {wireTm, `"<time>"`}, {keyValue, "<key>"}, {proxiedID, "/sandboxes/<sandbox>/"}, {lookup12, `"<lookup>"`}} {
+	}{{hexID, `"<hex>"`}, {sandboxID, `"<sandbox>"`}, {wireTm, `"<time>"`}, {keyValue, "<key>"}, {
+		proxiedID,
+		"/sandboxes/<sandbox>/",
+	}, {lookup12, `"<lookup>"`}} {
 		got = s.re.ReplaceAllString(got, s.with)
 	}
 	file := filepath.Join("testdata", "golden", name+".json")
@@ -306,11 +325,28 @@ func (h *harness) questioned(r route, sb string) {
 func (h *harness) conversation(user, sandbox string, change ...func(*fsm.Conversation)) string {
 	h.t.Helper()
 	id, task := newHexID(), newHexID()
-	h.apply(user, &fsm.StartTaskCreateBody{ID: task, ConversationID: id, Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}}})
+	h.apply(user,
+		&fsm.StartTaskCreateBody{
+			ID:             task,
+			ConversationID: id,
+			Request:        fsm.StartRequest{AgentType: "default", PRNumber: []int64{}},
+		})
 	h.apply("", &fsm.StartTaskBindBody{ID: task, SandboxID: sandbox})
-	h.apply("", &fsm.StartTaskAdvanceBody{ID: task, Status: fsm.StartTaskStartingConversation, AgentServerURL: "http://10.1.2.3:21000"})
+	h.apply("",
+		&fsm.StartTaskAdvanceBody{
+			ID:             task,
+			Status:         fsm.StartTaskStartingConversation,
+			AgentServerURL: "http://10.1.2.3:21000",
+		})
 	title := "Conversation " + id[:5]
-	conv := fsm.Conversation{ID: id, UserID: user, SandboxID: sandbox, Title: &title, AutoTitle: true, AgentKind: "openhands"}
+	conv := fsm.Conversation{
+		ID:        id,
+		UserID:    user,
+		SandboxID: sandbox,
+		Title:     &title,
+		AutoTitle: true,
+		AgentKind: "openhands",
+	}
 	for _, f := range change {
 		f(&conv)
 	}
@@ -327,7 +363,12 @@ var (
 // starting accepts a start of alice's that nobody carries out.
 func (h *harness) starting() {
 	h.t.Helper()
-	h.raised().apply("alice", &fsm.StartTaskCreateBody{ID: startingTask, ConversationID: startingConversation, Request: fsm.StartRequest{AgentType: "default", PRNumber: []int64{}}})
+	h.raised().apply("alice",
+		&fsm.StartTaskCreateBody{
+			ID:             startingTask,
+			ConversationID: startingConversation,
+			Request:        fsm.StartRequest{AgentType: "default", PRNumber: []int64{}},
+		})
 }
 
 // askingTask is the task of asking, and askingHash the hash of its files.
@@ -346,7 +387,8 @@ func (h *harness) asking(sandbox string) {
 	})
 	h.apply("", &fsm.StartTaskBindBody{ID: askingTask, SandboxID: sandbox})
 	h.apply("", &fsm.StartTaskAskBody{ID: askingTask, Setup: fsm.TaskSetup{
-		Repository: "https://github.com/octo/app.git", Hash: askingHash, Directory: "/workspace/project/app", Files: askingFiles,
+		Repository: "https://github.com/octo/app.git", Hash: askingHash, Directory: "/workspace/project/app",
+		Files: askingFiles,
 	}})
 }
 

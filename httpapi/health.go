@@ -41,7 +41,12 @@ func (s *Server) handleReady(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if err := s.ready(mode); err != nil {
-		refusal := &response.HTTPError{Status: http.StatusServiceUnavailable, Text: err.Error(), RetryAfter: time.Second, Cause: err}
+		refusal := &response.HTTPError{
+			Status:     http.StatusServiceUnavailable,
+			Text:       err.Error(),
+			RetryAfter: time.Second,
+			Cause:      err,
+		}
 		if status == "404" { // for HAProxy: nothing new, what is open goes on
 			refusal.Status = http.StatusNotFound
 		}

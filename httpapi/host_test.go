@@ -17,14 +17,26 @@ func TestServer_AnswersToItsNamesOnly(t *testing.T) {
 	}
 	bound := newHarness(t, func(c *Config) { c.Hosts = []string{"box.example.org"} })
 	for _, host := range []string{
-		"localhost", "LOCALHOST:8440", "localhost.", "127.0.0.1:8440", "127.9.9.9", "[::1]:8440", "[::1]", "agent-x.localhost:8440",
+		"localhost", "LOCALHOST:8440", "localhost.", "127.0.0.1:8440", "127.9.9.9", "[::1]:8440", "[::1]",
+		"agent-x.localhost:8440",
 		"box.example.org", "Box.Example.org:8440",
 	} {
 		if code := ask(bound, host, "/alive"); code != http.StatusOK {
 			t.Errorf("%s: %d", host, code)
 		}
 	}
-	for _, host := range []string{"", "evil.example", "evil.example:8440", "localhost.evil.example", "127.0.0.1.nip.io", "0.0.0.0:8440", "192.168.1.1", "notlocalhost", "x@localhost", "localhost:x:y"} {
+	for _, host := range []string{
+		"",
+		"evil.example",
+		"evil.example:8440",
+		"localhost.evil.example",
+		"127.0.0.1.nip.io",
+		"0.0.0.0:8440",
+		"192.168.1.1",
+		"notlocalhost",
+		"x@localhost",
+		"localhost:x:y",
+	} {
 		for _, path := range []string{"/alive", "/api/settings", "/sandboxes/x/AGENT_SERVER/", "/llm/v1/models"} {
 			if code := ask(bound, host, path); code != http.StatusMisdirectedRequest {
 				t.Errorf("%q %s: %d", host, path, code)

@@ -32,7 +32,10 @@ func (c *call) readKey() {
 // once runs a POST at most once. prepare builds the command's body and lists the secrets to store.
 // render builds the response from the command's result alone. A repeated Idempotency-Key skips
 // prepare and so has no side effects.
-func (c *call) once(prepare func() (fsm.Body, secretWrites, error), render func(fsm.Result) (answer, error)) (answer, error) {
+func (c *call) once(
+	prepare func() (fsm.Body, secretWrites, error),
+	render func(fsm.Result) (answer, error),
+) (answer, error) {
 	if c.key != "" {
 		res, found, err := c.recorded()
 		if err != nil {
@@ -117,7 +120,10 @@ func (c *call) discard(writes secretWrites, res fsm.Result, err error) {
 	case fsm.CodeOutcomeUnknown, fsm.CodeInternal:
 		return
 	}
-	writes.list = slices.DeleteFunc(slices.Clone(writes.list), func(one secretWrite) bool { return !one.alone || refersTo(res, one.path) })
+	writes.list = slices.DeleteFunc(slices.Clone(writes.list), func(one secretWrite) bool {
+		return !one.alone ||
+			refersTo(res, one.path)
+	})
 	if len(writes.list) == 0 {
 		return
 	}
@@ -133,7 +139,8 @@ func (c *call) discard(writes secretWrites, res fsm.Result, err error) {
 
 // refersTo reports whether a command's result refers to the entry.
 func refersTo(res fsm.Result, path string) bool {
-	return res.Sandbox != nil && res.Sandbox.KeyRef.Path == path || res.StartTask != nil && res.StartTask.Secrets.Path == path
+	return res.Sandbox != nil && res.Sandbox.KeyRef.Path == path ||
+		res.StartTask != nil && res.StartTask.Secrets.Path == path
 }
 
 // recorded looks up the result of an earlier request with the same key.

@@ -12,40 +12,52 @@ import (
 // postBodies are requests with side effects in the secret store, where the route has any.
 func postBodies(sandbox, conversation string) map[string]struct{ path, body, other string } {
 	return map[string]struct{ path, body, other string }{
-		"settings.put":                      {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
-		"conversation.v0_start":             {v0Path, `{"mcp_config":{}}`, `{}`},
-		"providers.replace":                 {providersPath, `{"provider_tokens":{"github":{"token":"a"}}}`, `{}`},
-		"conversation.start":                {pathConversations, `{"secrets":{"A":"b"}}`, `{}`},
-		"sandbox.create":                    {pathSandboxes, ``, `{}`},
-		"sandbox.pause":                     {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
-		"sandbox.resume":                    {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
-		"sandbox.rotate_key":                {pathSandboxes + "/" + sandbox + "/rotate-key", ``, `{}`},
-		"sandbox.operator_rotate_key":       {pathOperator + "/sandboxes/" + sandbox + "/rotate-key", ``, `{}`},
-		"sandbox.share":                     {pathSandboxes + "/" + sandbox + "/ports/VSCODE/share", `{}`, `{"expires_at":null}`},
+		"settings.put":                {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
+		"conversation.v0_start":       {v0Path, `{"mcp_config":{}}`, `{}`},
+		"providers.replace":           {providersPath, `{"provider_tokens":{"github":{"token":"a"}}}`, `{}`},
+		"conversation.start":          {pathConversations, `{"secrets":{"A":"b"}}`, `{}`},
+		"sandbox.create":              {pathSandboxes, ``, `{}`},
+		"sandbox.pause":               {pathSandboxes + "/" + sandbox + "/pause", ``, `{}`},
+		"sandbox.resume":              {pathSandboxes + "/" + sandbox + "/resume", ``, `{}`},
+		"sandbox.rotate_key":          {pathSandboxes + "/" + sandbox + "/rotate-key", ``, `{}`},
+		"sandbox.operator_rotate_key": {pathOperator + "/sandboxes/" + sandbox + "/rotate-key", ``, `{}`},
+		"sandbox.share": {
+			pathSandboxes + "/" + sandbox + "/ports/VSCODE/share",
+			`{}`,
+			`{"expires_at":null}`,
+		},
 		"sandbox.accept_workspace":          {pathSandboxes + "/" + sandbox + "/accept-workspace", ``, `{}`},
 		"sandbox.operator_pause":            {pathOperator + "/sandboxes/" + sandbox + "/pause", ``, `{}`},
 		"sandbox.operator_resume":           {pathOperator + "/sandboxes/" + sandbox + "/resume", ``, `{}`},
 		"sandbox.operator_accept_workspace": {pathOperator + "/sandboxes/" + sandbox + "/accept-workspace", ``, `{}`},
-		"api_key.create":                    {pathOperator + "/keys", `{"user":"carol","name":"x"}`, `{"user":"carol","name":"y"}`},
-		"api_key.enable":                    {pathOperator + "/keys/1/enable", ``, `{}`},
-		"api_key.disable":                   {pathOperator + "/keys/2/disable", ``, `{}`},
-		"user.disable":                      {pathOperator + "/users/bob/disable", ``, `{}`},
-		"user.enable":                       {pathOperator + "/users/bob/enable", ``, `{}`},
+		"api_key.create": {
+			pathOperator + "/keys",
+			`{"user":"carol","name":"x"}`,
+			`{"user":"carol","name":"y"}`,
+		},
+		"api_key.enable":  {pathOperator + "/keys/1/enable", ``, `{}`},
+		"api_key.disable": {pathOperator + "/keys/2/disable", ``, `{}`},
+		"user.disable":    {pathOperator + "/users/bob/disable", ``, `{}`},
+		"user.enable":     {pathOperator + "/users/bob/enable", ``, `{}`},
 		"conversation.send_message": {pathConversations + "/" + conversation + "/send-message",
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"conversation.pending_message": {strings.ReplaceAll(pathPending, ":conversation_id", "task-"+startingTask),
 			`{"content":[{"text":"a"}]}`, `{"content":[{"text":"b"}]}`},
 		"start_task.setup": {strings.ReplaceAll(pathTaskSetup, ":task_id", askingTask),
 			`{"hash":"` + askingHash + `","accept":true}`, `{"hash":"` + askingHash + `","accept":false}`},
-		"conversation.switch_acp_model": {pathConversations + "/" + conversation + "/switch_acp_model", `{"model":"a"}`, `{"model":"b"}`},
-		"conversation.switch_llm":       {pathConversations + "/" + conversation + "/switch_llm", `{}`, `{"llm_model":null}`},
-		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},
-		"client.lost":                   {pathOperator + "/clients/down/lost", ``, `{}`},
-		"client.enable":                 {pathOperator + "/clients/ready/enable", ``, `{}`},
-		"orphan.restore":                {pathOperator + "/orphans/lost/v-1/restore", ``, `{}`},
-		"hold.release":                  {pathOperator + "/hold/release", `{}`, `{"index":1}`},
-		"spec.pool":                     {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
-		"spec.apply":                    {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+		"conversation.switch_acp_model": {
+			pathConversations + "/" + conversation + "/switch_acp_model",
+			`{"model":"a"}`,
+			`{"model":"b"}`,
+		},
+		"conversation.switch_llm": {pathConversations + "/" + conversation + "/switch_llm", `{}`, `{"llm_model":null}`},
+		"client.drain":            {pathOperator + "/clients/ready/drain", ``, `{}`},
+		"client.lost":             {pathOperator + "/clients/down/lost", ``, `{}`},
+		"client.enable":           {pathOperator + "/clients/ready/enable", ``, `{}`},
+		"orphan.restore":          {pathOperator + "/orphans/lost/v-1/restore", ``, `{}`},
+		"hold.release":            {pathOperator + "/hold/release", `{}`, `{"index":1}`},
+		"spec.pool":               {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
+		"spec.apply":              {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }
 
@@ -91,7 +103,8 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			if r.name == "sandbox.share" {
 				reads++ // the token is stored nowhere: it derives from the sandbox's key
 			}
-			if h.secrets.written() != writes || h.secrets.reads != reads || h.cluster.count() != commands || len(h.agents.sent()) != messages {
+			if h.secrets.written() != writes || h.secrets.reads != reads || h.cluster.count() != commands ||
+				len(h.agents.sent()) != messages {
 				t.Fatal("the repeated request had side effects")
 			}
 			got := h.do(key, "POST", req.path, req.other, "Idempotency-Key", "k-1").problems(t)

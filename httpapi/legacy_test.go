@@ -40,11 +40,13 @@ func (h *harness) openTask(user string) *fsm.StartTask {
 
 func TestV0Start(t *testing.T) {
 	h := newHarness(t).withSettings()
-	h.do(h.alice, "POST", "/api/conversations", `{"repository":"octo/app","git_provider":"github","initial_user_msg":"Fix the README"}`).
+	h.do(h.alice, "POST", "/api/conversations",
+		`{"repository":"octo/app","git_provider":"github","initial_user_msg":"Fix the README"}`).
 		want(t, 200).golden(t, "v0_start")
 	task := h.openTask("alice")
 	q := task.Request
-	if *q.SelectedRepository != "octo/app" || *q.GitProvider != "github" || q.InitialMessage.Content[0].Text != "Fix the README" || *q.Trigger != "gui" {
+	if *q.SelectedRepository != "octo/app" || *q.GitProvider != "github" ||
+		q.InitialMessage.Content[0].Text != "Fix the README" || *q.Trigger != "gui" {
 		t.Fatalf("request %+v", q)
 	}
 	if !task.Secrets.IsZero() {
@@ -62,11 +64,13 @@ func TestV0Start_EverythingGiven(t *testing.T) {
 		"Authorization", "Bearer "+h.alice).want(t, 200)
 	task := h.openTask("alice")
 	q := task.Request
-	if *q.SelectedBranch != "dev" || *q.SystemMessageSuffix != "be kind" || *q.Trigger != "openhands_api" || len(q.InitialMessage.Content) != 2 {
+	if *q.SelectedBranch != "dev" || *q.SystemMessageSuffix != "be kind" || *q.Trigger != "openhands_api" ||
+		len(q.InitialMessage.Content) != 2 {
 		t.Fatalf("request %+v", q)
 	}
 	doc := h.secrets.last("users/alice/start_tasks/" + task.ID)["json"]
-	if doc != `{"secrets":{},"mcp_config":{"sse_servers":[],"stdio_servers":[{"name":"a","command":"b","args":[],"env":{"K":"hush"}}],"shttp_servers":[]},"plugins":null}` {
+	if doc != `{"secrets":{},"mcp_config":{"sse_servers":[],"stdio_servers":[{"name":"a","command":"b","args":[],`+
+		`"env":{"K":"hush"}}],"shttp_servers":[]},"plugins":null}` {
 		t.Fatalf("secret document %s", doc)
 	}
 }
@@ -95,7 +99,8 @@ func TestV0Start_Triggers(t *testing.T) {
 
 func TestV0Start_Refusals(t *testing.T) {
 	h := newHarness(t)
-	none := `{"status":"error","message":"Settings not found","msg_id":"CONFIGURATION$SETTINGS_NOT_FOUND","detail":"Settings not found"}`
+	none := `{"status":"error","message":"Settings not found","msg_id":"CONFIGURATION$SETTINGS_NOT_FOUND",` +
+		`"detail":"Settings not found"}`
 	h.do(h.alice, "POST", "/api/conversations", `{}`).want(t, 400).is(t, none)
 	h.do(h.alice, "POST", "/api/settings", `{"llm_model":"openai/x"}`).want(t, 200)
 	text := "Error authenticating with the LLM provider. Please check your API key"
@@ -119,10 +124,16 @@ func TestV0Start_ConversationID(t *testing.T) {
 		`a\nb`:                   "Conversation ID contains control characters",
 		"":                       "Conversation ID must not be empty",
 	} {
-		h.do(h.alice, "POST", "/api/conversations", `{"conversation_id":"`+id+`"}`).want(t, 400).is(t, sprint(`{"detail":%q}`, detail))
+		h.do(h.alice, "POST", "/api/conversations", `{"conversation_id":"`+id+`"}`).want(t, 400).is(t,
+			sprint(`{"detail":%q}`, detail))
 	}
 	hex := "6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"
-	for sent, want := range map[string]string{hex: hex, "6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02": "6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02", "my talk": "my talk", strings.Repeat("é", 100): strings.Repeat("é", 100)} {
+	for sent, want := range map[string]string{
+		hex:                                    hex,
+		"6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02": "6F0C4E3B-9A7D-4C1E-8F2B-5A6D7C8E9F02",
+		"my talk":                              "my talk",
+		strings.Repeat("é", 100):               strings.Repeat("é", 100),
+	} {
 		var got struct {
 			ID string `json:"conversation_id"`
 		}
@@ -132,7 +143,8 @@ func TestV0Start_ConversationID(t *testing.T) {
 			t.Errorf("%s became %s", sent, got.ID)
 		}
 		before := len(h.openTasks())
-		again := h.do(h.alice, "POST", "/api/conversations", sprint(`{"conversation_id":%q,"initial_user_msg":"other"}`, sent)).want(t, 200)
+		again := h.do(h.alice, "POST", "/api/conversations",
+			sprint(`{"conversation_id":%q,"initial_user_msg":"other"}`, sent)).want(t, 200)
 		if string(again.body) != string(first.body) || len(h.openTasks()) != before {
 			t.Errorf("the second call did not join: %s", again.body)
 		}
@@ -154,7 +166,8 @@ func TestV0Start_JoinKeepsTheMessage(t *testing.T) {
 		if key != "" {
 			headers = []string{headerIdempotencyKey, key}
 		}
-		return h.do(h.alice, "POST", "/api/conversations", sprint(`{"conversation_id":"talk","initial_user_msg":%q}`, text), headers...)
+		return h.do(h.alice, "POST", "/api/conversations", sprint(`{"conversation_id":"talk","initial_user_msg":%q}`, text),
+			headers...)
 	}
 	waiting := func() (texts []string) {
 		for _, m := range h.openTasks()[0].Pending {
@@ -177,7 +190,11 @@ func TestV0Start_JoinKeepsTheMessage(t *testing.T) {
 		now := h.openTasks()[0]
 		h.apply("", &fsm.StartTaskAdvanceBody{ID: task.ID, Status: now.Status, Delivered: now.Pending[0].ID})
 	}
-	h.apply("", &fsm.StartTaskFinishBody{ID: task.ID, Conversation: fsm.Conversation{ID: task.ConversationID, AgentKind: "openhands"}})
+	h.apply("",
+		&fsm.StartTaskFinishBody{
+			ID:           task.ID,
+			Conversation: fsm.Conversation{ID: task.ConversationID, AgentKind: "openhands"},
+		})
 	start("first", "one").want(t, 200)
 	start("fourth", "k").want(t, 200)
 	h.do(h.alice, "POST", "/api/conversations", `{"conversation_id":"talk"}`).want(t, 200)
@@ -209,7 +226,8 @@ func TestV0Start_SecretStoreAway(t *testing.T) {
 	res := h.do(h.alice, "POST", "/api/conversations", `{"mcp_config":{}}`).want(t, 503)
 	var body response.StatusBody
 	res.json(t, &body)
-	if body.Status != "error" || body.Message == "" || body.Detail != body.Message || body.MsgID == "" || len(h.openTasks()) != 1 {
+	if body.Status != "error" || body.Message == "" || body.Detail != body.Message || body.MsgID == "" ||
+		len(h.openTasks()) != 1 {
 		t.Fatalf("body %s, %d tasks", res.body, len(h.openTasks()))
 	}
 }

@@ -75,10 +75,14 @@ func TestLimit_StartsPerMinuteSayHowLong(t *testing.T) {
 }
 
 func TestLimit_PauseOldest(t *testing.T) {
-	h := newHarness(t).withSpec().limited(fsm.Installation{PerUser: fsm.Limits{Running: 1}, OnLimit: fsm.OnLimitPauseOldest})
+	h := newHarness(t).withSpec().limited(fsm.Installation{
+		PerUser: fsm.Limits{Running: 1},
+		OnLimit: fsm.OnLimitPauseOldest,
+	})
 	first := h.createSandbox(h.alice)
 	h.createSandbox(h.alice)
-	if sb := h.cluster.store.View().SandboxAny(first); sb.Desired != fsm.DesiredPaused || sb.PausedBy != fsm.PausedByLimit {
+	if sb := h.cluster.store.View().SandboxAny(first); sb.Desired != fsm.DesiredPaused ||
+		sb.PausedBy != fsm.PausedByLimit {
 		t.Fatalf("the oldest is %s", sb.Desired)
 	}
 }
@@ -104,7 +108,8 @@ func (h *harness) warm(n int) []string {
 	for i := range ids {
 		ids[i] = apikey.Random(sandboxIDLen)
 		key := apikey.Random(sandboxKeyLen)
-		ref, err := h.secrets.Write(h.t.Context(), fsm.SandboxKeyPath(ids[i]), map[string]string{"key": key, "secret_key": "s" + ids[i]})
+		ref, err := h.secrets.Write(h.t.Context(), fsm.SandboxKeyPath(ids[i]),
+			map[string]string{"key": key, "secret_key": "s" + ids[i]})
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -242,7 +247,8 @@ func TestLimitBody_HasEveryShape(t *testing.T) {
 		response.FormatError:  `{"detail":"x","limit":"user_cpu"}`,
 		response.FormatStatus: `{"status":"error","message":"x","msg_id":"STATUS$ERROR","detail":"x","limit":"user_cpu"}`,
 	} {
-		b, err := json.Marshal(response.FailureOf(&fsm.Error{Code: fsm.CodeLimit, Message: "x", Limit: "user_cpu"}, s, "").Body)
+		b, err := json.Marshal(response.FailureOf(&fsm.Error{Code: fsm.CodeLimit, Message: "x", Limit: "user_cpu"}, s,
+			"").Body)
 		if err != nil || cmp.Diff(want, string(b)) != "" {
 			t.Errorf("%s", b)
 		}

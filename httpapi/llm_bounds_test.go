@@ -20,17 +20,25 @@ import (
 // bobs is a token of a conversation of bob's, whose settings name the same endpoint.
 func (h *modelHarness) bobs() string {
 	h.t.Helper()
-	h.settings(h.bob, fmt.Sprintf(`{"llm_model":"openai/gpt-test","llm_base_url":%q,"llm_api_key":%q}`, h.model.BaseURL(), modelKey))
+	h.settings(h.bob,
+		fmt.Sprintf(`{"llm_model":"openai/gpt-test","llm_base_url":%q,"llm_api_key":%q}`, h.model.BaseURL(), modelKey))
 	sandbox := h.createSandbox(h.bob)
 	h.observe(sandbox, running())
-	return llmtoken.New(h.secrets.last(fsm.SandboxKeyPath(sandbox))["key"], h.cluster.store.View().SandboxAny(sandbox), h.harness.conversation("bob", sandbox))
+	return llmtoken.New(h.secrets.last(fsm.SandboxKeyPath(sandbox))["key"], h.cluster.store.View().SandboxAny(sandbox),
+		h.harness.conversation("bob", sandbox))
 }
 
 // begin sends the header of a request that announces a body, and a part of it.
 func (h *modelHarness) begin(token string, announced int, part string) net.Conn {
 	h.t.Helper()
 	c := dial(h.t, h.front.Listener.Addr().String())
-	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", pathChat, token, announced)
+	head := fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+			"application/json\r\nContent-Length: %d\r\n\r\n",
+		pathChat,
+		token,
+		announced,
+	)
 	if _, err := io.WriteString(c, head+part); err != nil {
 		h.t.Fatal(err)
 	}
@@ -49,7 +57,8 @@ func TestModels_AnAnnouncedBodyTakesNoRoom(t *testing.T) {
 	for range 8 {
 		h.begin(token, 32<<20, "{")
 	}
-	until(t, "eight requests are in progress", func() bool { return h.metricValue("bivouac_http_requests_in_flight") >= 8 })
+	until(t, "eight requests are in progress",
+		func() bool { return h.metricValue("bivouac_http_requests_in_flight") >= 8 })
 	whole(t, h.ask(t.Context(), token, pathChat, padded(100<<10)), 200)
 	whole(t, h.ask(t.Context(), h.bobs(), pathChat, padded(100<<10)), 200)
 }
@@ -131,8 +140,13 @@ func TestModels_ALongAnswerIsCountedByItsEnd(t *testing.T) {
 func TestModels_HangingUpIsCharged(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
-	h := newModelHarness(t, modeltest.Turns(modeltest.Answer{Text: "x", Hold: hold, Usage: &modeltest.Usage{Prompt: 100, Completion: 10}}))
-	policy := fsm.LLM{Hosts: []string{fsm.HostLocal}, Budgets: fsm.Budgets{PerTask: 3}, Prices: []fsm.Price{{Model: "*", Output: 1000}}}
+	h := newModelHarness(t,
+		modeltest.Turns(modeltest.Answer{Text: "x", Hold: hold, Usage: &modeltest.Usage{Prompt: 100, Completion: 10}}))
+	policy := fsm.LLM{
+		Hosts:   []string{fsm.HostLocal},
+		Budgets: fsm.Budgets{PerTask: 3},
+		Prices:  []fsm.Price{{Model: "*", Output: 1000}},
+	}
 	h.configure(policy)
 	token := h.token()
 	two := strings.Replace(chatBody, "{", `{"max_tokens":2000,`, 1) // two dollars
@@ -174,7 +188,8 @@ func TestModels_HangingUpIsCharged(t *testing.T) {
 	if err := h.model.Wait(t.Context(), sent+1); err != nil {
 		t.Fatal(err)
 	}
-	if res := h.refused(token, pathChat, chatBody, 429, "budget", "requests in progress may use up the budget"); res.Header.Get("Retry-After") != "5" {
+	if res := h.refused(token, pathChat, chatBody, 429, "budget",
+		"requests in progress may use up the budget"); res.Header.Get("Retry-After") != "5" {
 		t.Errorf("Retry-After %q", res.Header.Get("Retry-After"))
 	}
 	close(hold)
@@ -194,17 +209,33 @@ func TestModels_TheChargeIsTheMostThatAnAnswerMayCost(t *testing.T) {
 		output int64
 	}{
 		{0, ``, 4096}, {0, `"max_tokens":null,`, 4096}, {0, `"max_tokens":-5,`, 4096}, {0, `"max_tokens":"x",`, 4096},
-		{0, `"max_tokens":100,`, 100}, {0, `"max_completion_tokens":50,`, 50}, {0, `"max_completion_tokens":50,"n":3,`, 150}, {1, `"max_output_tokens":70,`, 70},
-		{2, `"max_tokens":1e999,`, 1 << 40}, {3, `"generationConfig":{"maxOutputTokens":80,"candidateCount":2},`, 160}, {3, `"generation_config":{"max_output_tokens":90},`, 90},
+		{0, `"max_tokens":100,`, 100}, {
+			0,
+			`"max_completion_tokens":50,`,
+			50,
+		}, {0, `"max_completion_tokens":50,"n":3,`, 150}, {1, `"max_output_tokens":70,`, 70},
+		{
+			2,
+			`"max_tokens":1e999,`,
+			1 << 40,
+		}, {
+			3,
+			`"generationConfig":{"maxOutputTokens":80,"candidateCount":2},`,
+			160,
+		}, {3, `"generation_config":{"max_output_tokens":90},`, 90},
 	} {
 		t.Run(fmt.Sprint(test.wire, test.member), func(t *testing.T) {
 			t.Parallel()
 			h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
 			h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Prices: []fsm.Price{{Model: "*", Output: 1000}}})
-			endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }))
+			endpoint := httptest.NewServer(
+				http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }),
+			)
 			defer endpoint.Close()
 			h.baseURL(endpoint.URL)
-			whole(t, h.ask(t.Context(), h.token(), wires[test.wire].path, strings.Replace(wires[test.wire].body, "{", "{"+test.member, 1)), 502)
+			whole(t,
+				h.ask(t.Context(), h.token(), wires[test.wire].path,
+					strings.Replace(wires[test.wire].body, "{", "{"+test.member, 1)), 502)
 			if used := h.counted(1); used.Cost != min(test.output*1_000_000, 1<<59) {
 				t.Errorf("%s: counted %+v", test.member, used)
 			}
@@ -216,13 +247,17 @@ func TestModels_TheChargeIsTheMostThatAnAnswerMayCost(t *testing.T) {
 func TestModels_AbsurdUsageVoidsNoReport(t *testing.T) {
 	t.Parallel()
 	for _, usage := range []string{
-		`{"prompt_tokens":9223372036854775807,"completion_tokens":9223372036854775807,"prompt_tokens_details":{"cached_tokens":-3}}`,
-		`{"prompt_tokens":1e400,"completion_tokens":4611686018427387904}`, `{"prompt_tokens":-1,"completion_tokens":-9223372036854775808}`,
-		`{"input_tokens":4611686018427387904,"cache_read_input_tokens":4611686018427387904}`, `{"prompt_tokens":1.5,"completion_tokens":"many"}`,
+		`{"prompt_tokens":9223372036854775807,"completion_tokens":9223372036854775807,` +
+			`"prompt_tokens_details":{"cached_tokens":-3}}`,
+		`{"prompt_tokens":1e400,"completion_tokens":4611686018427387904}`,
+		`{"prompt_tokens":-1,"completion_tokens":-9223372036854775808}`,
+		`{"input_tokens":4611686018427387904,"cache_read_input_tokens":4611686018427387904}`,
+		`{"prompt_tokens":1.5,"completion_tokens":"many"}`,
 	} {
 		t.Run(usage, func(t *testing.T) {
 			t.Parallel()
-			h := newModelHarness(t, modeltest.Turns(modeltest.Answer{Text: "ok", Usage: &modeltest.Usage{Prompt: 1000, Completion: 100}}))
+			h := newModelHarness(t,
+				modeltest.Turns(modeltest.Answer{Text: "ok", Usage: &modeltest.Usage{Prompt: 1000, Completion: 100}}))
 			h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Prices: []fsm.Price{{Model: "*", Input: 1, Output: 1}}})
 			absurd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
@@ -248,9 +283,16 @@ func TestModels_OneReadingOfABody(t *testing.T) {
 	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
 	token := h.token()
 	chat := func(members string) string { return `{` + members + `,"messages":[{"role":"user","content":"x"}]}` }
-	always := []string{`"model":"cheap","Model":"expensive"`, `"model":"cheap","MODEL":"expensive"`, `"model":"cheap","ſtream":true`, `"model":"cheap","Max_Tokens":5`}
+	always := []string{
+		`"model":"cheap","Model":"expensive"`,
+		`"model":"cheap","MODEL":"expensive"`,
+		`"model":"cheap","ſtream":true`,
+		`"model":"cheap","Max_Tokens":5`,
+	}
 	priced := []string{
-		`"model":"cheap","fallbacks":["expensive"]`, `"model":"cheap","models":["cheap"]`, `"model":"cheap","Models":["expensive"]`, `"model":"cheap","api_base":"https://x"`, `"model":"cheap","base_url":"https://x"`,
+		`"model":"cheap","fallbacks":["expensive"]`, `"model":"cheap","models":["cheap"]`,
+		`"model":"cheap","Models":["expensive"]`, `"model":"cheap","api_base":"https://x"`,
+		`"model":"cheap","base_url":"https://x"`,
 		`"model":"cheap","user_config":{}`, `"model":"cheap","extra_body":{}`, `"model":"cheap,expensive"`,
 	}
 	for _, members := range always {
@@ -262,7 +304,8 @@ func TestModels_OneReadingOfABody(t *testing.T) {
 		for _, members := range priced {
 			h.refused(token, pathChat, chat(members), 403, "model", "while the operator limits or prices models")
 		}
-		whole(t, h.ask(t.Context(), token, "/llm/gemini/v1beta/models/cheap,expensive:generateContent", `{"contents":[]}`), 403)
+		whole(t, h.ask(t.Context(), token, "/llm/gemini/v1beta/models/cheap,expensive:generateContent", `{"contents":[]}`),
+			403)
 	}
 	if n := len(h.model.Requests()); n != 0 {
 		t.Errorf("%d requests came to the endpoint", n)
@@ -284,10 +327,19 @@ func TestModels_HeadersPassByAList(t *testing.T) {
 	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
 	token := h.token()
 	withheld := []string{
-		"X-Portkey-Custom-Host", "X-Portkey-Config", "Helicone-Target-Url", "X-Litellm-Api-Base", "X-Litellm-Tags", "Openai-Organization", "Cf-Aig-Authorization",
+		"X-Portkey-Custom-Host", "X-Portkey-Config", "Helicone-Target-Url", "X-Litellm-Api-Base", "X-Litellm-Tags",
+		"Openai-Organization", "Cf-Aig-Authorization",
 		"X-Invented", "Content-Encoding-X", "X-Forwarded-Server", "True-Client-Ip", "X-Http-Method", "X-Goog-User-Project",
 	}
-	passed := []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta", "X-Stainless-Lang", "User-Agent", "Accept", "Idempotency-Key"}
+	passed := []string{
+		"Anthropic-Version",
+		"Anthropic-Beta",
+		"Openai-Beta",
+		"X-Stainless-Lang",
+		"User-Agent",
+		"Accept",
+		"Idempotency-Key",
+	}
 	var headers []string
 	for _, name := range append(withheld, passed...) {
 		headers = append(headers, name, "https://evil.example.org")
@@ -333,7 +385,11 @@ func TestModels_NothingEchoesTheKey(t *testing.T) {
 		t.Helper()
 		res := h.ask(t.Context(), token, pathChat, streamBody)
 		text := whole(t, res, status)
-		for name, values := range map[string]string{"the header": fmt.Sprint(res.Header), "the trailer": fmt.Sprint(res.Trailer), "the body": text} {
+		for name, values := range map[string]string{
+			"the header":  fmt.Sprint(res.Header),
+			"the trailer": fmt.Sprint(res.Trailer),
+			"the body":    text,
+		} {
 			if strings.Contains(values, key) {
 				t.Errorf("%s: %s has the key: %s", what, name, values)
 			}
@@ -349,7 +405,8 @@ func TestModels_NothingEchoesTheKey(t *testing.T) {
 	check("an error", modelKey)
 	// A key that is a part of words is none.
 	h.settings(h.alice, `{"llm_api_key":"x"}`)
-	if text := whole(t, h.ask(t.Context(), token, pathChat, streamBody), 400); !strings.Contains(text, "bad key x, context too long") {
+	if text := whole(t, h.ask(t.Context(), token, pathChat, streamBody),
+		400); !strings.Contains(text, "bad key x, context too long") {
 		t.Errorf("the error is %s", text)
 	}
 }
@@ -373,9 +430,11 @@ func TestModels_AUserHasAShareOfTheRoomForBodies(t *testing.T) {
 
 func TestModels_ABodyThatDoesNotComeEnds(t *testing.T) {
 	t.Parallel()
-	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")), func(c *Config) { c.LLM.BodyPause = 100 * time.Millisecond })
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")),
+		func(c *Config) { c.LLM.BodyPause = 100 * time.Millisecond })
 	c := h.begin(h.token(), 1000, "{")
-	if status, body, err := exchangeOver(c, ""); status != http.StatusRequestTimeout || !strings.Contains(body, "did not arrive") || err != nil {
+	if status, body, err := exchangeOver(c, ""); status != http.StatusRequestTimeout ||
+		!strings.Contains(body, "did not arrive") || err != nil {
 		t.Errorf("%d %s, %v", status, body, err)
 	}
 }
@@ -383,7 +442,8 @@ func TestModels_ABodyThatDoesNotComeEnds(t *testing.T) {
 // A reader that takes nothing is cut off, and the endpoint's request ends.
 func TestModels_AStalledReaderIsCutOff(t *testing.T) {
 	t.Parallel()
-	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")), func(c *Config) { c.LLM.WriteStall = 200 * time.Millisecond })
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")),
+		func(c *Config) { c.LLM.WriteStall = 200 * time.Millisecond })
 	ended := make(chan struct{})
 	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer close(ended)

@@ -17,8 +17,10 @@ import (
 // faultKinds are the endpoint's faults, "" for none.
 func faultKinds() []string {
 	return []string{
-		"", modeltest.Hangup, modeltest.Unauthorized, modeltest.RateLimit, modeltest.NoQuota, modeltest.ServerError, modeltest.Unavailable, modeltest.BadRequest,
-		modeltest.ContextLength, modeltest.ContentFilter, modeltest.Garbage, modeltest.Truncated, modeltest.Cut, modeltest.StreamError, modeltest.Empty,
+		"", modeltest.Hangup, modeltest.Unauthorized, modeltest.RateLimit, modeltest.NoQuota, modeltest.ServerError,
+		modeltest.Unavailable, modeltest.BadRequest,
+		modeltest.ContextLength, modeltest.ContentFilter, modeltest.Garbage, modeltest.Truncated, modeltest.Cut,
+		modeltest.StreamError, modeltest.Empty,
 	}
 }
 
@@ -29,7 +31,11 @@ func (h *modelHarness) nowhere(what, canary string) {
 	if err := h.cluster.store.Snapshot().Persist(&snapshot); err != nil {
 		h.t.Fatal(err)
 	}
-	texts := map[string]string{"the log": h.logs.String(), "the metrics": string(h.do("", "GET", "/metrics", "").body), "a snapshot": snapshot.String()}
+	texts := map[string]string{
+		"the log":     h.logs.String(),
+		"the metrics": string(h.do("", "GET", "/metrics", "").body),
+		"a snapshot":  snapshot.String(),
+	}
 	for i, entry := range h.cluster.log {
 		texts[fmt.Sprintf("entry %d of the Raft log", i)] = string(entry)
 	}
@@ -87,7 +93,8 @@ func TestModels_RefusedPromptsAreLoggedNowhere(t *testing.T) {
 	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")))
 	token := h.token()
 	for _, body := range []string{
-		`{"model":"gpt-test","messages":"` + prompt, `["` + prompt + `"]`, `{"` + prompt + `":1}`, `{"model":{"a":"` + prompt + `"}}`, `"` + prompt + `"`, prompt,
+		`{"model":"gpt-test","messages":"` + prompt, `["` + prompt + `"]`, `{"` + prompt + `":1}`,
+		`{"model":{"a":"` + prompt + `"}}`, `"` + prompt + `"`, prompt,
 		`{"model":"gpt-test","model":"gpt-test","messages":["` + prompt + `"]}`,
 	} {
 		for _, wire := range wires {
@@ -113,9 +120,11 @@ func TestModels_RefusedPromptsAreLoggedNowhere(t *testing.T) {
 // No route gives a user's model key to a sandbox, or to anybody who has its key or a token of it.
 func TestModels_NoAnswerHasTheKey(t *testing.T) {
 	t.Parallel()
-	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")), func(c *Config) { c.APIURLs = []string{"http://10.1.2.3:8440"} })
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("ok")),
+		func(c *Config) { c.APIURLs = []string{"http://10.1.2.3:8440"} })
 	token, seen := h.token(), 0
-	replace := strings.NewReplacer(":sandbox_id", h.sandbox, ":conversation_id", h.conversation, ":port", "8000", ":id", "alice", "*secret_name", "llm_api_key", "*id", "small",
+	replace := strings.NewReplacer(":sandbox_id", h.sandbox, ":conversation_id", h.conversation, ":port", "8000", ":id",
+		"alice", "*secret_name", "llm_api_key", "*id", "small",
 		":client_id", "c1", ":kind", "job", ":what", "config", ":profile", "heap")
 	for _, r := range routes() {
 		if r.method != http.MethodGet || r.name == "node.log" || r.name == "node.profile" {

@@ -15,7 +15,8 @@ import (
 // first server of models, and another server.
 func newBound(t *testing.T) (h *modelHarness, other *modeltest.Server) {
 	t.Helper()
-	h = newModelHarness(t, modeltest.Turns(modeltest.Text("from the first")), func(c *Config) { c.APIURLs = []string{"http://10.1.2.3:8440"} })
+	h = newModelHarness(t, modeltest.Turns(modeltest.Text("from the first")),
+		func(c *Config) { c.APIURLs = []string{"http://10.1.2.3:8440"} })
 	return h, modeltest.New(t, modeltest.Turns(modeltest.Text("from another")))
 }
 
@@ -60,7 +61,9 @@ func TestModels_AConversationKeepsItsServerAndKey(t *testing.T) {
 	// Of a deleted key its conversations are told, and nothing is sent without one.
 	h.settings(h.alice, `{"llm_api_key":""}`)
 	before := len(other.Requests())
-	if text := whole(t, h.ask(t.Context(), next, pathChat, chatBody), 400); !strings.Contains(text, "is no longer stored") || !strings.Contains(text, "switch_llm") || len(other.Requests()) != before {
+	if text := whole(t, h.ask(t.Context(), next, pathChat, chatBody),
+		400); !strings.Contains(text, "is no longer stored") || !strings.Contains(text, "switch_llm") ||
+		len(other.Requests()) != before {
 		t.Errorf("without its key: %s", text)
 	}
 	at(token, "first "+modelKey)
@@ -70,11 +73,15 @@ func TestModels_AConversationKeepsItsServerAndKey(t *testing.T) {
 	path := pathConversations + "/" + old
 	h.do(h.alice, "POST", path+"/switch_llm", `{"llm_model":"openai/gpt-other"}`).want(t, 200).is(t, `{"success":true}`)
 	at(token, "other sk-of-now")
-	want := "/api/conversations/" + decode.Dashed(old) + `/switch_llm {"llm":{"api_key":"` + token + `","base_url":"http://10.1.2.3:8440/llm/v1","model":"openai/gpt-other","usage_id":"agent-openai/gpt-other"}}`
+	want := "/api/conversations/" + decode.Dashed(
+		old,
+	) + `/switch_llm {"llm":{"api_key":"` + token + `","base_url":"http://10.1.2.3:8440/llm/v1",` +
+		`"model":"openai/gpt-other","usage_id":"agent-openai/gpt-other"}}`
 	if len(*calls) != 1 || !strings.HasSuffix((*calls)[0], want) || strings.Contains((*calls)[0], "sk-") {
 		t.Errorf("the agent server was called with %q", *calls)
 	}
-	if row := h.cluster.store.View().Conversation("alice", old); row.LLMModel == nil || *row.LLMModel != "openai/gpt-other" {
+	if row := h.cluster.store.View().Conversation("alice", old); row.LLMModel == nil ||
+		*row.LLMModel != "openai/gpt-other" {
 		t.Errorf("the conversation is %+v", row)
 	}
 }
@@ -87,7 +94,11 @@ func TestSwitchLLM_IsAnActOfTheOwner(t *testing.T) {
 	h.settings(h.alice, fmt.Sprintf(`{"llm_base_url":%q,"llm_api_key":"sk-of-another"}`, other.BaseURL()))
 	calls := h.asked(cannedAnswer)
 	path, token := pathConversations+"/"+h.conversation+"/switch_llm", h.token()
-	for name, credential := range map[string]string{"the sandbox's key": h.key, "a token of the gateway": token, "none": ""} {
+	for name, credential := range map[string]string{
+		"the sandbox's key":      h.key,
+		"a token of the gateway": token,
+		"none":                   "",
+	} {
 		for _, header := range []string{"X-Session-API-Key", "Authorization", "X-API-Key", "X-Access-Token"} {
 			value := credential
 			if header == "Authorization" {
@@ -125,7 +136,8 @@ func TestSwitchLLM_Refusals(t *testing.T) {
 	h.do(h.alice, "POST", pathSandboxes+"/"+h.sandbox+"/pause", "").want(t, 200)
 	h.do(h.alice, "POST", of(h.conversation), `{}`).want(t, 409)
 	h.configure(fsm.LLM{Direct: true})
-	if res := h.do(h.alice, "POST", of(h.conversation), `{}`).want(t, 400); !strings.Contains(string(res.body), "Start a new conversation") {
+	if res := h.do(h.alice, "POST", of(h.conversation),
+		`{}`).want(t, 400); !strings.Contains(string(res.body), "Start a new conversation") {
 		t.Errorf("%s", res.body)
 	}
 }

@@ -18,7 +18,8 @@ import (
 func (h *modelHarness) refused(token, path, body string, status int, reason, text string) *http.Response {
 	h.t.Helper()
 	res := h.ask(h.t.Context(), token, path, body)
-	if got := whole(h.t, res, status); !strings.Contains(got, `"code":"bivouac_`+reason+`"`) || !strings.Contains(got, text) {
+	if got := whole(h.t, res, status); !strings.Contains(got, `"code":"bivouac_`+reason+`"`) ||
+		!strings.Contains(got, text) {
 		h.t.Errorf("refused with %s, want %s and %q", got, reason, text)
 	}
 	return res
@@ -42,8 +43,10 @@ func TestModels_AUsersBaseURLReachesNoInternalAddress(t *testing.T) {
 	port := at.Port()
 	h.configure(fsm.LLM{})
 	for _, base := range []string{
-		"http://127.0.0.1:" + port, "https://127.0.0.1:" + port, "http://localhost:" + port, "http://[::1]:" + port, "http://[::ffff:127.0.0.1]:" + port,
-		"http://0.0.0.0:" + port, "http://[::]:" + port, "http://169.254.169.254/latest", "http://[::ffff:a9fe:a9fe]", "http://10.0.0.1", "http://192.168.0.1", "https://[fd00:ec2::254]",
+		"http://127.0.0.1:" + port, "https://127.0.0.1:" + port, "http://localhost:" + port, "http://[::1]:" + port,
+		"http://[::ffff:127.0.0.1]:" + port,
+		"http://0.0.0.0:" + port, "http://[::]:" + port, "http://169.254.169.254/latest", "http://[::ffff:a9fe:a9fe]",
+		"http://10.0.0.1", "http://192.168.0.1", "https://[fd00:ec2::254]",
 	} {
 		h.baseURL(base)
 		h.refused(token, pathChat, chatBody, 403, "host", "llm { hosts }")
@@ -79,7 +82,9 @@ func TestModels_ARedirectIsNotFollowed(t *testing.T) {
 	defer inside.Close()
 	for _, to := range []string{inside.URL, "http://169.254.169.254/latest/meta-data/"} {
 		for _, status := range []int{301, 302, 303, 307, 308} {
-			outside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, status) }))
+			outside := httptest.NewServer(
+				http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, status) }),
+			)
 			h.baseURL(outside.URL)
 			res := h.refused(token, pathChat, chatBody, 502, "host", "redirects")
 			if res.Header.Get("Location") != "" {
@@ -105,8 +110,11 @@ func TestModels_OnlyAllowedModels(t *testing.T) {
 		h.refused(token, pathChat, chat(members), 403, "model", "gpt-5")
 	}
 	for _, members := range []string{
-		`"model":"gpt-test-2"`, `"model":"o3-mini"`, `"model":"other/o3"`, `"model":"GPT-test"`, `"model":"gpt-5","model":"gpt-test"`, `"model":"gpt-test","model":"gpt-5"`, `"model":7`, `"model":"gpt-test","models":"gpt-5"`, `"Model":"gpt-test"`,
-		`"model":"gpt-5","Model":"gpt-test"`, `"Model":"gpt-test","model":"gpt-5"`, `"model":"gpt-test","models":["gpt-test","gpt-5"]`,
+		`"model":"gpt-test-2"`, `"model":"o3-mini"`, `"model":"other/o3"`, `"model":"GPT-test"`,
+		`"model":"gpt-5","model":"gpt-test"`, `"model":"gpt-test","model":"gpt-5"`, `"model":7`,
+		`"model":"gpt-test","models":"gpt-5"`, `"Model":"gpt-test"`,
+		`"model":"gpt-5","Model":"gpt-test"`, `"Model":"gpt-test","model":"gpt-5"`,
+		`"model":"gpt-test","models":["gpt-test","gpt-5"]`,
 	} {
 		if res := h.ask(t.Context(), token, pathChat, chat(members)); res.StatusCode != 400 && res.StatusCode != 403 {
 			t.Errorf("%s is %d", members, res.StatusCode)
@@ -114,7 +122,8 @@ func TestModels_OnlyAllowedModels(t *testing.T) {
 	}
 	for _, wire := range wires {
 		other := strings.NewReplacer("gpt-test", "gpt-5")
-		if body := whole(t, h.ask(t.Context(), token, other.Replace(wire.path), other.Replace(wire.body)), 403); !strings.Contains(body, `the model \"gpt-5\" is not one of those that the operator allows`) {
+		if body := whole(t, h.ask(t.Context(), token, other.Replace(wire.path), other.Replace(wire.body)),
+			403); !strings.Contains(body, `the model \"gpt-5\" is not one of those that the operator allows`) {
 			t.Errorf("%s: %s", wire.name, body)
 		}
 	}
@@ -129,9 +138,17 @@ func TestModels_OnlyAllowedModels(t *testing.T) {
 func TestModels_BudgetsAreKept(t *testing.T) {
 	t.Parallel()
 	usage := &modeltest.Usage{Prompt: 1000, Completion: 100}
-	h := newModelHarness(t, &modeltest.Script{Key: modelKey, Stories: modeltest.Turns(modeltest.Answer{Text: "ok", Usage: usage}).Stories})
+	h := newModelHarness(t,
+		&modeltest.Script{Key: modelKey, Stories: modeltest.Turns(modeltest.Answer{Text: "ok", Usage: usage}).Stories})
 	token := h.token()
-	policy := fsm.LLM{Hosts: []string{fsm.HostLocal}, Prices: []fsm.Price{{Model: "*", Input: 100, Output: 1000}, {Model: "gpt-free"}, {Model: "gpt-test", Input: 1000, Output: 10000}}}
+	policy := fsm.LLM{
+		Hosts: []string{fsm.HostLocal},
+		Prices: []fsm.Price{
+			{Model: "*", Input: 100, Output: 1000},
+			{Model: "gpt-free"},
+			{Model: "gpt-test", Input: 1000, Output: 10000},
+		},
+	}
 	set := func(b fsm.Budgets) {
 		policy.Budgets = b
 		h.configure(policy)
@@ -149,7 +166,8 @@ func TestModels_BudgetsAreKept(t *testing.T) {
 		}
 		for _, wire := range wires {
 			res := h.ask(t.Context(), token, wire.path, wire.body)
-			if body := whole(t, res, 429); !strings.Contains(body, "the conversation has used its budget: 4.00 of 2.50 US dollars") || !strings.Contains(body, `"rate_limit_error"`) {
+			if body := whole(t, res, 429); !strings.Contains(body,
+				"the conversation has used its budget: 4.00 of 2.50 US dollars") || !strings.Contains(body, `"rate_limit_error"`) {
 				t.Errorf("%s reported=%t: %s", wire.name, reported, body)
 			}
 		}
@@ -164,12 +182,14 @@ func TestModels_BudgetsAreKept(t *testing.T) {
 	other := h.token()
 	whole(t, h.ask(t.Context(), other, pathChat, chatBody), 200)
 	set(fsm.Budgets{PerUserDay: 6})
-	res := h.refused(other, pathChat, chatBody, 429, "budget", "the user has used the budget of the day: 6.00 of 6.00 US dollars")
+	res := h.refused(other, pathChat, chatBody, 429, "budget",
+		"the user has used the budget of the day: 6.00 of 6.00 US dollars")
 	if after, err := strconv.Atoi(res.Header.Get("Retry-After")); err != nil || after < 1 || after > 24*60*60 {
 		t.Errorf("Retry-After %q", res.Header.Get("Retry-After"))
 	}
 	set(fsm.Budgets{PerUserDay: 6.01})
-	whole(t, h.ask(t.Context(), other, pathChat, strings.Replace(chatBody, "gpt-test", "any", 1)), 200) // "*": a tenth of the price
+	whole(t, h.ask(t.Context(), other, pathChat, strings.Replace(chatBody, "gpt-test", "any", 1)),
+		200) // "*": a tenth of the price
 	if used := h.counted(2); used.Cost != 2*fsm.Dollar+fsm.Dollar/5 {
 		t.Errorf("counted %+v", used)
 	}
@@ -188,7 +208,11 @@ func TestModels_BudgetsAreKept(t *testing.T) {
 func TestModels_WithoutAPriceNoBudgetStopsAModel(t *testing.T) {
 	t.Parallel()
 	h := newModelHarness(t, modeltest.Turns(modeltest.Answer{Text: "ok", Usage: &modeltest.Usage{Prompt: 1 << 40}}))
-	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Budgets: fsm.Budgets{PerTask: 0.01}, Prices: []fsm.Price{{Model: "gpt-other", Input: 1, Output: 1}}})
+	h.configure(fsm.LLM{
+		Hosts:   []string{fsm.HostLocal},
+		Budgets: fsm.Budgets{PerTask: 0.01},
+		Prices:  []fsm.Price{{Model: "gpt-other", Input: 1, Output: 1}},
+	})
 	token := h.token()
 	for range 2 {
 		whole(t, h.ask(t.Context(), token, pathChat, chatBody), 200)

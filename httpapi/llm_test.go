@@ -34,7 +34,8 @@ func newModelHarness(t *testing.T, script *modeltest.Script, change ...func(*Con
 	t.Helper()
 	h := &modelHarness{harness: newHarness(t, change...).newest().withSpec(), model: modeltest.New(t, script)}
 	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}})
-	h.settings(h.alice, fmt.Sprintf(`{"llm_model":"openai/gpt-test","llm_base_url":%q,"llm_api_key":%q}`, h.model.BaseURL(), modelKey))
+	h.settings(h.alice,
+		fmt.Sprintf(`{"llm_model":"openai/gpt-test","llm_base_url":%q,"llm_api_key":%q}`, h.model.BaseURL(), modelKey))
 	h.sandbox = h.createSandbox(h.alice)
 	h.observe(h.sandbox, running())
 	h.key = h.secrets.last(fsm.SandboxKeyPath(h.sandbox))["key"]
@@ -58,7 +59,8 @@ func (h *modelHarness) settings(key, body string) {
 func (h *modelHarness) token() string {
 	h.t.Helper()
 	var out struct{ Token string }
-	h.do(h.key, "POST", "/llm/token", fmt.Sprintf(`{"conversation_id":%q}`, decode.Dashed(h.conversation))).want(h.t, 200).json(h.t, &out)
+	h.do(h.key, "POST", "/llm/token",
+		fmt.Sprintf(`{"conversation_id":%q}`, decode.Dashed(h.conversation))).want(h.t, 200).json(h.t, &out)
 	return out.Token
 }
 
@@ -108,11 +110,21 @@ const (
 // wires are the APIs with a request and a streamed one.
 var wires = []struct{ name, path, body, streamPath, streamBody, header string }{
 	{"chat", pathChat, chatBody, pathChat, streamBody, "Authorization"},
-	{"responses", "/llm/v1/responses", `{"model":"gpt-test","input":"hello"}`, "/llm/v1/responses", `{"model":"gpt-test","input":"hello","stream":true}`, "Authorization"},
+	{
+		"responses",
+		"/llm/v1/responses",
+		`{"model":"gpt-test","input":"hello"}`,
+		"/llm/v1/responses",
+		`{"model":"gpt-test","input":"hello","stream":true}`,
+		"Authorization",
+	},
 	{"anthropic", "/llm/anthropic/v1/messages", `{"model":"gpt-test","messages":[{"role":"user","content":"hello"}]}`,
-		"/llm/anthropic/v1/messages", `{"model":"gpt-test","stream":true,"messages":[{"role":"user","content":"hello"}]}`, "X-Api-Key"},
-	{"gemini", "/llm/gemini/v1beta/models/gpt-test:generateContent", `{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}`,
-		"/llm/gemini/v1beta/models/gpt-test:streamGenerateContent?alt=sse", `{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}`, "X-Goog-Api-Key"},
+		"/llm/anthropic/v1/messages", `{"model":"gpt-test","stream":true,"messages":[{"role":"user","content":"hello"}]}`,
+		"X-Api-Key"},
+	{"gemini", "/llm/gemini/v1beta/models/gpt-test:generateContent",
+		`{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}`,
+		"/llm/gemini/v1beta/models/gpt-test:streamGenerateContent?alt=sse",
+		`{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}`, "X-Goog-Api-Key"},
 }
 
 func TestModels_EveryAPIGetsTheOwnersKeyAndIsCounted(t *testing.T) {
@@ -122,18 +134,27 @@ func TestModels_EveryAPIGetsTheOwnersKeyAndIsCounted(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s stream=%t", wire.name, stream), func(t *testing.T) {
 				t.Parallel()
-				h := newModelHarness(t, &modeltest.Script{Key: modelKey, Stories: modeltest.Turns(modeltest.Answer{Text: "the whole answer of the model", Usage: usage}).Stories})
+				h := newModelHarness(t,
+					&modeltest.Script{
+						Key:     modelKey,
+						Stories: modeltest.Turns(modeltest.Answer{Text: "the whole answer of the model", Usage: usage}).Stories,
+					})
 				half := 0.5
-				h.configure(fsm.LLM{Hosts: []string{"127.0.0.1"}, Prices: []fsm.Price{{Model: "gpt-*", Input: 1, Output: 10, CachedInput: &half}}})
+				h.configure(fsm.LLM{
+					Hosts:  []string{"127.0.0.1"},
+					Prices: []fsm.Price{{Model: "gpt-*", Input: 1, Output: 10, CachedInput: &half}},
+				})
 				path, body := wire.path, wire.body
 				if stream {
 					path, body = wire.streamPath, wire.streamBody
 				}
 				token := h.token()
-				res := h.ask(t.Context(), "", path, body, "Authorization", "", wire.header, map[bool]string{true: "Bearer ", false: ""}[wire.header == "Authorization"]+token, "X-Session-API-Key", h.key)
+				res := h.ask(t.Context(), "", path, body, "Authorization", "", wire.header,
+					map[bool]string{true: "Bearer ", false: ""}[wire.header == "Authorization"]+token, "X-Session-API-Key", h.key)
 				text := whole(t, res, 200)
 				got := h.model.Requests()[0]
-				if got.Key != modelKey || got.Protocol != wire.name || strings.Contains(fmt.Sprint(got.Header, got.Path), token) || got.Header.Get("X-Session-Api-Key") != "" || got.Header.Get("X-Forwarded-For") != "" {
+				if got.Key != modelKey || got.Protocol != wire.name || strings.Contains(fmt.Sprint(got.Header, got.Path), token) ||
+					got.Header.Get("X-Session-Api-Key") != "" || got.Header.Get("X-Forwarded-For") != "" {
 					t.Errorf("the endpoint got %s %s with %v", got.Protocol, got.Path, got.Header)
 				}
 				if stream != strings.Contains(text, "data: ") || !strings.Contains(text, "the whole an") {
@@ -157,7 +178,8 @@ func TestModels_EveryAPIGetsTheOwnersKeyAndIsCounted(t *testing.T) {
 				if total != want || u.SpentOn(fsm.DayOf(time.Now())) != want.Cost {
 					t.Errorf("the user's are %+v", u.Models)
 				}
-				if logs := h.logs.String(); strings.Contains(logs, modelKey) || strings.Contains(logs, token) || strings.Contains(logs, "hello") {
+				if logs := h.logs.String(); strings.Contains(logs, modelKey) || strings.Contains(logs, token) ||
+					strings.Contains(logs, "hello") {
 					t.Errorf("the log has a key, a token or a prompt: %s", logs)
 				}
 			})
@@ -308,7 +330,8 @@ func TestModels_WhatTheEndpointSaysIsPassedOn(t *testing.T) {
 	token := h.token()
 	res := h.ask(t.Context(), token, pathChat, chatBody)
 	body := whole(t, res, 429)
-	if res.Header.Get("Retry-After") != "7" || !strings.Contains(body, "slow down, key **********") || strings.Contains(body, modelKey) {
+	if res.Header.Get("Retry-After") != "7" || !strings.Contains(body, "slow down, key **********") ||
+		strings.Contains(body, modelKey) {
 		t.Errorf("%v %s", res.Header, body)
 	}
 	h.model.Down()
@@ -320,7 +343,8 @@ func TestModels_WhatTheEndpointSaysIsPassedOn(t *testing.T) {
 func TestModels_RequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
-	h := newModelHarness(t, modeltest.Turns(modeltest.Answer{Text: "x", Hold: hold}), func(c *Config) { c.LLM.MaxBody, c.LLM.UserRequests = 4096, 2 })
+	h := newModelHarness(t, modeltest.Turns(modeltest.Answer{Text: "x", Hold: hold}),
+		func(c *Config) { c.LLM.MaxBody, c.LLM.UserRequests = 4096, 2 })
 	token := h.token()
 	whole(t, h.ask(t.Context(), token, pathChat, `{"model":"gpt-test","x":"`+strings.Repeat("x", 4096)+`"}`), 413)
 	for _, body := range []string{"[]", "{", `{"messages":[]}`} {
@@ -333,13 +357,20 @@ func TestModels_RequestsAreBounded(t *testing.T) {
 	if err := h.model.Wait(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	if res := h.ask(t.Context(), token, pathChat, chatBody); res.StatusCode != 429 || res.Header.Get("Retry-After") != "1" {
+	if res := h.ask(t.Context(), token, pathChat, chatBody); res.StatusCode != 429 ||
+		res.Header.Get("Retry-After") != "1" {
 		t.Errorf("the third is %d", res.StatusCode)
 	}
 	close(hold)
 	<-done
 	<-done
-	for _, path := range []string{"/llm/v1/embeddings", "/llm/v1/", "/llm/", "/llm/v1/models/../../x", "/llm/gemini/v1beta/models/x:delete"} {
+	for _, path := range []string{
+		"/llm/v1/embeddings",
+		"/llm/v1/",
+		"/llm/",
+		"/llm/v1/models/../../x",
+		"/llm/gemini/v1beta/models/x:delete",
+	} {
 		whole(t, h.ask(t.Context(), token, path, chatBody), 404)
 	}
 	if body := whole(t, h.ask(t.Context(), token, "/llm/v1/models", ""), 200); !strings.Contains(body, `"list"`) {

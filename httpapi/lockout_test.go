@@ -38,13 +38,23 @@ func TestLockedOut(t *testing.T) {
 			secrets := "/api/v1/sandboxes/" + h.id + "/settings/secrets"
 			requests := map[string]func() reply{
 				"a command with the sandbox's key": func() reply {
-					return h.ask("POST", h.at("AGENT_SERVER", "/api/bash/execute_bash_command"), `{"command":"id"}`, proxy.HeaderKey, h.key)
+					return h.ask("POST", h.at("AGENT_SERVER", "/api/bash/execute_bash_command"), `{"command":"id"}`, proxy.HeaderKey,
+						h.key)
 				},
-				"a page with the sandbox's key":    func() reply { return h.ask("GET", h.at("WORKER_1", "/x"), "", proxy.HeaderKey, h.key) },
-				"secrets with the sandbox's key":   func() reply { return h.do(h.key, "GET", secrets, "") },
-				"the API key at the proxy":         func() reply { return h.ask("GET", h.at("AGENT_SERVER", "/x"), "", proxy.HeaderKey, h.alice) },
-				"the API key at the API":           func() reply { return h.do(h.alice, "GET", "/api/v1/sandboxes/search", "") },
-				"a resume with ?wake=true and key": func() reply { return h.ask("GET", h.at("AGENT_SERVER", "/x?wake=true"), "", proxy.HeaderKey, h.key) },
+				"a page with the sandbox's key": func() reply {
+					return h.ask("GET", h.at("WORKER_1", "/x"), "",
+						proxy.HeaderKey, h.key)
+				},
+				"secrets with the sandbox's key": func() reply { return h.do(h.key, "GET", secrets, "") },
+				"the API key at the proxy": func() reply {
+					return h.ask("GET", h.at("AGENT_SERVER", "/x"), "",
+						proxy.HeaderKey, h.alice)
+				},
+				"the API key at the API": func() reply { return h.do(h.alice, "GET", "/api/v1/sandboxes/search", "") },
+				"a resume with ?wake=true and key": func() reply {
+					return h.ask("GET", h.at("AGENT_SERVER", "/x?wake=true"), "",
+						proxy.HeaderKey, h.key)
+				},
 			}
 			for what, ask := range requests {
 				if got := ask(); got.status/100 == 4 {
@@ -81,7 +91,8 @@ func TestLockedOut_Cookie(t *testing.T) {
 			h, behind := newProxyHarness(t, withDomain)
 			behind.serve(echoes)
 			h.raised()
-			cookie, _ := cookieOf(t, h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200))
+			cookie, _ := cookieOf(t,
+				h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200))
 			page := func() reply {
 				return h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", cookie)
 			}
@@ -114,7 +125,8 @@ func TestLockedOut_Expiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := time.Now().Add(3 * time.Second)
-	h.apply("", &fsm.APIKeyCreateBody{Lookup: soon.Lookup, Hash: soon.Hash, Name: "soon", UserID: "alice", ExpiresAt: &end})
+	h.apply("",
+		&fsm.APIKeyCreateBody{Lookup: soon.Lookup, Hash: soon.Hash, Name: "soon", UserID: "alice", ExpiresAt: &end})
 	h.revoke(h.alice)
 	byKey := h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, soon.Value)
 	bySandbox := h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key)
@@ -226,7 +238,8 @@ func TestKeyUses(t *testing.T) {
 		t.Errorf("%d commands, want 1", n)
 	}
 	for _, key := range []string{h.alice, h.bob} {
-		if k := h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(key)); k.LastUsedAt == nil || time.Since(*k.LastUsedAt) > time.Minute {
+		if k := h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(key)); k.LastUsedAt == nil ||
+			time.Since(*k.LastUsedAt) > time.Minute {
 			t.Errorf("key %d was last used at %v", k.ID, k.LastUsedAt)
 		}
 	}

@@ -92,7 +92,8 @@ func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
 		dropped: counter("bivouac_http_connections_dropped_total",
 			"Connections without a good credential, or idle, that were closed for new ones."),
 		all: counter("bivouac_slo_requests_total",
-			"Requests that count for the service level objective: answered without a client error, on routes with a key, but not transfers, logs and what agent servers answer."),
+			"Requests that count for the service level objective: answered without a client error, on routes with a key, "+
+				"but not transfers, logs and what agent servers answer."),
 		good: counter("bivouac_slo_good_requests_total",
 			"Requests of bivouac_slo_requests_total that were answered without a server error and within a second."),
 		clientErrors: counter("bivouac_slo_client_errors_total",
@@ -102,7 +103,8 @@ func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
 	m.start(table)
 	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inFlight),
 		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped), r.Register(m.unlogged),
-		r.Register(m.draining), r.Register(m.limits), r.Register(m.reads), r.Register(m.all), r.Register(m.good), r.Register(m.clientErrors))
+		r.Register(m.draining), r.Register(m.limits), r.Register(m.reads), r.Register(m.all), r.Register(m.good),
+		r.Register(m.clientErrors))
 }
 
 // start makes the series of all known labels, so that they exist before their first event.
@@ -125,7 +127,14 @@ func (m *metrics) start(table []route) {
 		m.reads.WithLabelValues(consistency, "failed")
 	}
 	for _, scope := range []string{fsm.LimitOfUser, fsm.LimitOfInstallation} {
-		for _, name := range []string{fsm.LimitRunning, fsm.LimitTotal, fsm.LimitStarts, fsm.LimitCPU, fsm.LimitMemory, fsm.LimitState} {
+		for _, name := range []string{
+			fsm.LimitRunning,
+			fsm.LimitTotal,
+			fsm.LimitStarts,
+			fsm.LimitCPU,
+			fsm.LimitMemory,
+			fsm.LimitState,
+		} {
 			m.limits.WithLabelValues(scope + name)
 		}
 	}
@@ -140,7 +149,8 @@ func counts(r route) bool {
 	if r.access == open || r.upload {
 		return false
 	}
-	if r.name != "conversation.pending_message" && slices.ContainsFunc(conversationRoutes(), func(one route) bool { return one.name == r.name }) {
+	if r.name != "conversation.pending_message" && slices.ContainsFunc(conversationRoutes(),
+		func(one route) bool { return one.name == r.name }) {
 		return false
 	}
 	switch r.name {

@@ -48,7 +48,11 @@ type recorder struct {
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
 		if w.status = status; status >= http.StatusBadRequest && w.client != nil && !w.client.admitted.Load() {
-			_ = http.NewResponseController(w.ResponseWriter).SetReadDeadline(time.Now().Add(refusalTime)) // the server's own is left
+			_ = http.NewResponseController(
+				w.ResponseWriter,
+			).SetReadDeadline(
+				time.Now().Add(refusalTime),
+			) // the server's own is left
 		}
 		if status == http.StatusRequestEntityTooLarge {
 			w.Header().Set("Connection", "close") // the rest of the body is no request
@@ -192,7 +196,13 @@ func levelOf(method, route string, status int) slog.Level {
 // knownMethod bounds the method label, which a client could otherwise make up.
 func knownMethod(m string) string {
 	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet,
+		http.MethodHead,
+		http.MethodPost,
+		http.MethodPut,
+		http.MethodPatch,
+		http.MethodDelete,
+		http.MethodOptions:
 		return m
 	}
 	return "OTHER"

@@ -59,7 +59,12 @@ func TestDescription_IsTheRouteTable(t *testing.T) {
 			}
 		}
 		slices.Sort(schemes)
-		want := map[access]string{open: "", user: "bearer session", operator: "bearer session", sandboxKey: "sandbox"}[r.access]
+		want := map[access]string{
+			open:       "",
+			user:       "bearer session",
+			operator:   "bearer session",
+			sandboxKey: "sandbox",
+		}[r.access]
 		if got := strings.Join(schemes, " "); got != want {
 			t.Errorf("%s is described with the keys %q, want %q", r.name, got, want)
 		}
@@ -93,7 +98,11 @@ func TestDescription_HoldsForEveryRoute(t *testing.T) {
 			if r.name == "spec.pool" {
 				path += "/pool"
 			}
-			key := map[access]string{user: h.alice, operator: h.root, sandboxKey: h.secrets.last(fsm.SandboxKeyPath(sb))["key"]}[r.access]
+			key := map[access]string{
+				user:       h.alice,
+				operator:   h.root,
+				sandboxKey: h.secrets.last(fsm.SandboxKeyPath(sb))["key"],
+			}[r.access]
 			for _, one := range []struct{ key, body string }{{key, body}, {"", body}, {key, `{"a":`}, {key, `[]`}} {
 				checkDescribed(t, ops[r.name], h.do(one.key, method, path, one.body))
 			}

@@ -11,7 +11,8 @@ import (
 // the newest one that the cluster has recorded. It works without a leader.
 func (s *Server) handleBackupList(c *call) (answer, error) {
 	if s.cfg.Backups == nil {
-		return answer{}, response.Error(http.StatusNotFound, "This node makes no backups: its configuration has no backup block")
+		return answer{}, response.Error(http.StatusNotFound, "This node makes no backups: "+
+			"its configuration has no backup block")
 	}
 	if err := c.confirmIfLed(); err != nil {
 		return answer{}, err

@@ -101,7 +101,8 @@ func (c SandboxClient) sandboxes(v *fsm.View) (list []*fsm.Sandbox) {
 // clients lists the clients, with those that are marked and that Nomad has forgotten.
 func (c *call) clients(v *fsm.View) ([]SandboxClient, error) {
 	if c.server.cfg.Clients == nil {
-		return nil, fsm.Errorf(fsm.CodeConflict, "this installation runs sandboxes as local processes: it has no Nomad clients")
+		return nil, fsm.Errorf(fsm.CodeConflict, "this installation runs sandboxes as local "+
+			"processes: it has no Nomad clients")
 	}
 	list, err := c.server.cfg.Clients.Clients(c.ctx(), v.ClusterID())
 	if err != nil {
@@ -143,9 +144,12 @@ func (s *Server) handleClientDrain(c *call) (answer, error) {
 	return s.markClient(c, fsm.ClientDraining, func(v *fsm.View, this SandboxClient, others int) error {
 		switch {
 		case this.Status != statusReady:
-			return fsm.Errorf(fsm.CodeConflict, "Nomad says that the client %s is %s: what it has can't be read now; if it is gone for good, mark it as lost", this.ID, this.Status)
+			return fsm.Errorf(fsm.CodeConflict,
+				"Nomad says that the client %s is %s: what it has can't be read now; if it is gone for good, mark it as lost",
+				this.ID, this.Status)
 		case others == 0:
-			return fsm.Errorf(fsm.CodeConflict, "there is no other client that takes jobs: add one, or make one eligible, before you drain %s", this.ID)
+			return fsm.Errorf(fsm.CodeConflict,
+				"there is no other client that takes jobs: add one, or make one eligible, before you drain %s", this.ID)
 		case v.ClientMark(this.ID) == fsm.ClientLost:
 			return nil // the state refuses it
 		}
@@ -159,7 +163,10 @@ func (s *Server) handleClientDrain(c *call) (answer, error) {
 // tryMove asks whether all workspaces of a client could be moved. What is deleted, and members of warm
 // pools, need not be.
 func (c *call) tryMove(v *fsm.View, this SandboxClient) error {
-	list := slices.DeleteFunc(this.sandboxes(v), func(sb *fsm.Sandbox) bool { return sb.Desired == fsm.DesiredDeleted || sb.Member() })
+	list := slices.DeleteFunc(this.sandboxes(v), func(sb *fsm.Sandbox) bool {
+		return sb.Desired == fsm.DesiredDeleted ||
+			sb.Member()
+	})
 	if len(list) == 0 {
 		return nil
 	}
@@ -175,7 +182,8 @@ func (c *call) tryMove(v *fsm.View, this SandboxClient) error {
 func (s *Server) handleClientLost(c *call) (answer, error) {
 	return s.markClient(c, fsm.ClientLost, func(_ *fsm.View, this SandboxClient, _ int) error {
 		if this.Status == statusReady || this.Status == "initializing" {
-			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID, this.Status)
+			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID,
+				this.Status)
 		}
 		return nil
 	})
@@ -188,7 +196,11 @@ func (s *Server) handleClientEnable(c *call) (answer, error) {
 
 // markClient marks a client that Nomad or the state knows, if may allows it. others counts the other
 // clients that take jobs and are not marked.
-func (s *Server) markClient(c *call, mark string, may func(v *fsm.View, this SandboxClient, others int) error) (answer, error) {
+func (s *Server) markClient(
+	c *call,
+	mark string,
+	may func(v *fsm.View, this SandboxClient, others int) error,
+) (answer, error) {
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		id := c.params.ByName("client_id")
 		v, err := c.view()

@@ -42,7 +42,11 @@ func TestClientDrain_AsksFirst(t *testing.T) {
 	sb := h.createSandbox(h.alice)
 	h.observe(sb, running())
 	var tried []string
-	h.server.cfg.Clients = fullClients{sandbox: sb, fails: errors.New("the capability alloc-exec is missing"), tried: &tried}
+	h.server.cfg.Clients = fullClients{
+		sandbox: sb,
+		fails:   errors.New("the capability alloc-exec is missing"),
+		tried:   &tried,
+	}
 	const path = pathOperator + "/clients/ready/drain"
 	r := h.do(h.root, "POST", path, "").want(t, 409)
 	if !strings.Contains(string(r.body), "nothing was paused: the capability alloc-exec is missing") {

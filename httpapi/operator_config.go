@@ -42,11 +42,19 @@ type configCORSBody struct {
 func (s *Server) newConfigBody(v *fsm.View) configBody {
 	i := s.installation(v)
 	b := configBody{
-		Index:  v.ConfigIndex(),
-		Policy: policyBody{policyTime(i.Policy.IdleTimeout), policyTime(i.Policy.MaxRunning), policyTime(i.Policy.DeletePausedAfter)},
-		Limits: configLimitsBody{User: limitsBody(i.PerUser), Installation: limitsBody(i.Overall), OnLimit: string(i.OnLimit)},
-		Git:    configGitBody{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
-		CORS:   configCORSBody{Origins: append([]string{}, i.CORS.Origins...)},
+		Index: v.ConfigIndex(),
+		Policy: policyBody{
+			policyTime(i.Policy.IdleTimeout),
+			policyTime(i.Policy.MaxRunning),
+			policyTime(i.Policy.DeletePausedAfter),
+		},
+		Limits: configLimitsBody{
+			User:         limitsBody(i.PerUser),
+			Installation: limitsBody(i.Overall),
+			OnLimit:      string(i.OnLimit),
+		},
+		Git:  configGitBody{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
+		CORS: configCORSBody{Origins: append([]string{}, i.CORS.Origins...)},
 	}
 	if b.Limits.OnLimit == "" {
 		b.Limits.OnLimit = string(fsm.OnLimitRefuse)
@@ -90,7 +98,12 @@ func (s *Server) sharedNow() *shared {
 func (s *Server) newShared(i fsm.Installation, index uint64) *shared {
 	cfg := s.cfg.Git
 	cfg.VerifyTokens, cfg.AllowedHosts = !i.Git.Unverified, i.Git.AllowedHosts
-	return &shared{index: index, origins: i.CORS.Origins, git: git.NewVerifier(cfg, func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") })}
+	return &shared{
+		index:   index,
+		origins: i.CORS.Origins,
+		git: git.NewVerifier(cfg,
+			func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") }),
+	}
 }
 
 // handleConfigGet handles GET /api/v1/operator/config.
@@ -173,5 +186,6 @@ func (c *call) logConfigured(was *fsm.View, now fsm.Installation, index uint64) 
 	for _, d := range c.server.installation(was).Differences(now) {
 		changes = append(changes, fmt.Sprintf("%s = %s (was %s)", d.Name, d.Wants, d.Has))
 	}
-	c.server.log.Info("cluster configuration set", "act", "config.set", "key", c.keyID(was), "operator", c.who.user, "index", index, "settings", strings.Join(changes, ", "))
+	c.server.log.Info("cluster configuration set", "act", "config.set", "key", c.keyID(was), "operator", c.who.user,
+		"index", index, "settings", strings.Join(changes, ", "))
 }

@@ -14,7 +14,8 @@ func TestConfig_TheGatewayIsReadAndReplaced(t *testing.T) {
 	h := newHarness(t).newest()
 	h.apply("", &fsm.InstallationConfigureBody{Seed: true})
 	was := h.config()
-	if was.LLM == nil || !was.LLM.Gateway || fmt.Sprint(was.LLM.Hosts) != "[vendors]" || was.LLM.Models == nil || was.LLM.Prices == nil {
+	if was.LLM == nil || !was.LLM.Gateway || fmt.Sprint(was.LLM.Hosts) != "[vendors]" || was.LLM.Models == nil ||
+		was.LLM.Prices == nil {
 		t.Fatalf("the default is %+v", was.LLM)
 	}
 	put := `{"limits":{"on_limit":"refuse"},"llm":{"gateway":false,"hosts":["vendors","llm.example.org","10.1.2.0/24",
@@ -26,15 +27,25 @@ func TestConfig_TheGatewayIsReadAndReplaced(t *testing.T) {
 	h.do(h.root, http.MethodPut, fmt.Sprintf("%s?cas=%d", pathConfig, was.Index), put).want(t, 200).json(t, &now)
 	cached := 0.125
 	want := fsm.LLM{
-		Direct: true, Hosts: []string{"vendors", "llm.example.org", "10.1.2.0/24", "[fd00::1]:8000"}, Models: []string{"gpt-*"},
-		Prices:  []fsm.Price{{Model: "*", Input: 1, Output: 2}, {Model: "gpt-5", Input: 1.25, Output: 10, CachedInput: &cached}},
+		Direct: true, Hosts: []string{
+			"vendors",
+			"llm.example.org",
+			"10.1.2.0/24",
+			"[fd00::1]:8000",
+		}, Models: []string{"gpt-*"},
+		Prices: []fsm.Price{
+			{Model: "*", Input: 1, Output: 2},
+			{Model: "gpt-5", Input: 1.25, Output: 10, CachedInput: &cached},
+		},
 		Budgets: fsm.Budgets{PerTask: 5, PerUserDay: 50.5},
 	}
 	if got := h.cluster.store.View().Installation(); !got.Equal(fsm.Installation{OnLimit: fsm.OnLimitRefuse, LLM: want}) {
 		t.Fatalf("stored %+v", got.LLM)
 	}
-	line := `"settings":"llm.gateway = false (was true), llm.hosts = [vendors, llm.example.org, 10.1.2.0/24, [fd00::1]:8000] (was [vendors]), llm.models = [gpt-*] (was []), ` +
-		`llm.prices = [* 1/2/-/-, gpt-5 1.25/10/0.125/-] (was []), llm.budgets.per_task = 5 (was 0), llm.budgets.per_user_day = 50.5 (was 0)"`
+	line := `"settings":"llm.gateway = false (was true), llm.hosts = [vendors, llm.example.org, 10.1.2.0/24, ` +
+		`[fd00::1]:8000] (was [vendors]), llm.models = [gpt-*] (was []), ` +
+		`llm.prices = [* 1/2/-/-, gpt-5 1.25/10/0.125/-] (was []), llm.budgets.per_task = 5 (was 0), ` +
+		`llm.budgets.per_user_day = 50.5 (was 0)"`
 	if !strings.Contains(h.logs.String(), line) {
 		t.Errorf("no line %s in\n%s", line, h.logs.String())
 	}
@@ -75,7 +86,8 @@ func TestConfig_TheGatewaysMistakesAreNamed(t *testing.T) {
 		`{"gateway":null}`:                                                                   "valid boolean",
 		`{"on":true}`:                                                                        "Extra inputs",
 	} {
-		if res := h.do(h.root, http.MethodPut, pathConfig, `{"llm":`+body+`}`); res.status != 422 || !strings.Contains(string(res.body), says) {
+		if res := h.do(h.root, http.MethodPut, pathConfig, `{"llm":`+body+`}`); res.status != 422 ||
+			!strings.Contains(string(res.body), says) {
 			t.Errorf("%s: %d %s", body, res.status, res.body)
 		}
 	}
@@ -92,7 +104,8 @@ func TestConfig_TheGatewayNeedsItsVersion(t *testing.T) {
 	if h.config().LLM != nil {
 		t.Error("llm is shown")
 	}
-	if res := h.do(h.root, http.MethodPut, pathConfig, `{"llm":{"gateway":false}}`); res.status != http.StatusConflict || !strings.Contains(string(res.body), "setting llm needs protocol version 8") {
+	if res := h.do(h.root, http.MethodPut, pathConfig, `{"llm":{"gateway":false}}`); res.status != http.StatusConflict ||
+		!strings.Contains(string(res.body), "setting llm needs protocol version 8") {
 		t.Errorf("%d %s", res.status, res.body)
 	}
 	h.do(h.root, http.MethodPut, pathConfig, `{"cors":{"origins":["https://app.example.org"]}}`).want(t, 200)

@@ -30,19 +30,33 @@ func (h *harness) newest() *harness {
 
 func TestConfig_IsReplacedAndLoggedWithTheKey(t *testing.T) {
 	h := newHarness(t).newest()
-	h.apply("", &fsm.InstallationConfigureBody{Seed: true, Installation: fsm.Installation{PerUser: fsm.Limits{Running: 20}, Git: fsm.Git{Unverified: true}}})
+	h.apply("",
+		&fsm.InstallationConfigureBody{
+			Seed:         true,
+			Installation: fsm.Installation{PerUser: fsm.Limits{Running: 20}, Git: fsm.Git{Unverified: true}},
+		})
 	was := h.config()
-	if was.Index == 0 || was.Limits.User.Running != 20 || was.Git.VerifyTokens || was.Limits.OnLimit != "refuse" || was.CORS.Origins == nil {
+	if was.Index == 0 || was.Limits.User.Running != 20 || was.Git.VerifyTokens || was.Limits.OnLimit != "refuse" ||
+		was.CORS.Origins == nil {
 		t.Fatalf("%+v", was)
 	}
-	put := `{"policy":{"idle_timeout":"1h"},"limits":{"user":{"running_sandboxes":3},"on_limit":"pause_oldest"},"cors":{"origins":["https://app.example.org"]}}`
+	put := `{"policy":{"idle_timeout":"1h"},"limits":{"user":{"running_sandboxes":3},"on_limit":"pause_oldest"},` +
+		`"cors":{"origins":["https://app.example.org"]}}`
 	var now configBody
 	h.do(h.root, http.MethodPut, pathConfig+fmt.Sprintf("?cas=%d", was.Index), put).want(t, 200).json(t, &now)
-	if now.Index <= was.Index || *now.Policy.IdleTimeout != "1h0m0s" || now.Limits.User.Running != 3 || !now.Git.VerifyTokens || now.CORS.Origins[0] != "https://app.example.org" {
+	if now.Index <= was.Index || *now.Policy.IdleTimeout != "1h0m0s" || now.Limits.User.Running != 3 ||
+		!now.Git.VerifyTokens || now.CORS.Origins[0] != "https://app.example.org" {
 		t.Fatalf("%+v", now)
 	}
 	root := h.cluster.store.View().APIKeys()[0]
-	line := fmt.Sprintf(`"msg":"cluster configuration set","act":"config.set","key":%d,"operator":"root","index":%d,"settings":"policy.idle_timeout = 1h0m0s (was never), limits.user.running_sandboxes = 3 (was 20), limits.on_limit = pause_oldest (was refuse), git.verify_tokens = true (was false), cors.origins = [https://app.example.org] (was [])"`, root.ID, now.Index)
+	line := fmt.Sprintf(
+		`"msg":"cluster configuration set","act":"config.set","key":%d,"operator":"root",`+
+			`"index":%d,"settings":"policy.idle_timeout = 1h0m0s (was never), limits.user.running_sandboxes = 3 (was 20), `+
+			`limits.on_limit = pause_oldest (was refuse), git.verify_tokens = true (was false), `+
+			`cors.origins = [https://app.example.org] (was [])"`,
+		root.ID,
+		now.Index,
+	)
 	if !strings.Contains(h.logs.String(), line) {
 		t.Errorf("no line %s in\n%s", line, h.logs.String())
 	}
@@ -55,8 +69,9 @@ func TestConfig_IsReplacedAndLoggedWithTheKey(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	for body, status := range map[string]int{
-		`{"cors":{"origins":["nonsense"]}}`: 422, `{"git":{"allowed_hosts":["a/b"]}}`: 422, `{"limits":{"user":{"running_sandboxes":-1}}}`: 422,
-		`{"policy":{"idle_timeout":"soon"}}`: 422, `{"limits":{"body_size":1}}`: 422, `{"colour":"red"}`: 422,
+		`{"cors":{"origins":["nonsense"]}}`: 422, `{"git":{"allowed_hosts":["a/b"]}}`: 422,
+		`{"limits":{"user":{"running_sandboxes":-1}}}`: 422,
+		`{"policy":{"idle_timeout":"soon"}}`:           422, `{"limits":{"body_size":1}}`: 422, `{"colour":"red"}`: 422,
 	} {
 		h.do(h.root, http.MethodPut, pathConfig, body).want(t, status)
 	}
@@ -76,7 +91,8 @@ func TestConfig_OfTwoOperatorsOneWins(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 2 {
 			all.Go(func() {
-				body := fmt.Sprintf(`{"limits":{"user":{"running_sandboxes":%d}}}`, 10*round+i+1) // what is in force already is no change
+				body := fmt.Sprintf(`{"limits":{"user":{"running_sandboxes":%d}}}`,
+					10*round+i+1) // what is in force already is no change
 				switch status := h.do(h.root, http.MethodPut, pathConfig+fmt.Sprintf("?cas=%d", at), body).status; status {
 				case 200:
 					won.Add(1)
@@ -97,17 +113,24 @@ func TestConfig_OfTwoOperatorsOneWins(t *testing.T) {
 func TestConfig_OriginsAreTheClusters(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.CORSOrigins = []string{"https://file.example"} })
 	allowed := func(origin string) bool {
-		return h.do(h.alice, http.MethodGet, "/api/settings", "", "Origin", origin).header.Get("Access-Control-Allow-Origin") == origin
+		return h.do(h.alice, http.MethodGet, "/api/settings", "", "Origin",
+			origin).header.Get("Access-Control-Allow-Origin") == origin
 	}
 	if !allowed("https://file.example") || allowed("https://cluster.example") {
 		t.Error("the node's own origins do not count in an older cluster")
 	}
-	if res := h.do(h.root, http.MethodPut, pathConfig, `{"cors":{"origins":["https://cluster.example"]}}`); res.status != http.StatusConflict || !strings.Contains(string(res.body), "needs protocol version 7") {
+	if res := h.do(h.root, http.MethodPut, pathConfig,
+		`{"cors":{"origins":["https://cluster.example"]}}`); res.status != http.StatusConflict ||
+		!strings.Contains(string(res.body), "needs protocol version 7") {
 		t.Errorf("%d %s", res.status, res.body)
 	}
 	h.do(h.root, http.MethodPut, pathConfig, `{"limits":{"user":{"running_sandboxes":5}}}`).want(t, 200)
 	h.newest()
-	h.apply("", &fsm.InstallationConfigureBody{Seed: true, Installation: fsm.Installation{CORS: fsm.CORS{Origins: []string{"https://cluster.example"}}}})
+	h.apply("",
+		&fsm.InstallationConfigureBody{
+			Seed:         true,
+			Installation: fsm.Installation{CORS: fsm.CORS{Origins: []string{"https://cluster.example"}}},
+		})
 	if got := h.config(); got.Limits.User.Running != 5 {
 		t.Errorf("%+v", got)
 	}

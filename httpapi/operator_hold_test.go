@@ -12,7 +12,12 @@ func TestHold_IsShownAndReleased(t *testing.T) {
 	h.do(h.root, "POST", pathOperator+"/hold/release", `{}`).want(t, 409)
 	cluster := h.cluster.store.View().ClusterID()
 	birth := fsm.Birth{Cluster: cluster, Nonce: "lost", Index: 9}.String()
-	h.apply("", &fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: "sb1", Birth: birth, Detail: "a job"}}})
+	h.apply("",
+		&fsm.HoldBeginBody{
+			Findings: []fsm.Finding{
+				{Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: "sb1", Birth: birth, Detail: "a job"},
+			},
+		})
 	h.apply("", &fsm.OrphanNoteBody{Orphans: []fsm.Orphan{
 		{Sandbox: "sb1", Kind: fsm.OrphanJob, Reason: fsm.OrphanStranger, Birth: birth},
 		{Sandbox: "sb2", Kind: fsm.OrphanWorkspace, Reason: fsm.OrphanStranger},

@@ -35,9 +35,13 @@ func TestOperator_Protocol(t *testing.T) {
 // TestOperator_WhatIsTooNewNamesTheVersionAndTheCommand: below its protocol version.
 func TestOperator_WhatIsTooNewNamesTheVersionAndTheCommand(t *testing.T) {
 	h := newHarness(t)
-	for method, path := range map[string]string{"DELETE": "/api/v1/operator/orphans/job/x", "GET": "/api/v1/operator/sandboxes"} {
+	for method, path := range map[string]string{
+		"DELETE": "/api/v1/operator/orphans/job/x",
+		"GET":    "/api/v1/operator/sandboxes",
+	} {
 		res := h.do(h.root, method, path, "").want(t, 409)
-		if text := string(res.body); !strings.Contains(text, "needs protocol version") || !strings.Contains(text, "the cluster is at 1") || !strings.Contains(text, "bivouac operator protocol set") {
+		if text := string(res.body); !strings.Contains(text, "needs protocol version") ||
+			!strings.Contains(text, "the cluster is at 1") || !strings.Contains(text, "bivouac operator protocol set") {
 			t.Errorf("%s %s: %s", method, path, text)
 		}
 	}
@@ -62,7 +66,10 @@ func TestOperator_Members(t *testing.T) {
 		t.Errorf("changes (-want +got)\n%s", diff)
 	}
 	for _, one := range []struct{ path, body string }{
-		{"transfer-leader", `{"to":5}`}, {"remove", `{}`}, {"remove", `{"name":"n2","force":"x"}`}, {"replace", `{"old":"n2"}`}, {"replace", ``},
+		{"transfer-leader", `{"to":5}`}, {"remove", `{}`}, {
+			"remove",
+			`{"name":"n2","force":"x"}`,
+		}, {"replace", `{"old":"n2"}`}, {"replace", ``},
 	} {
 		h.do(h.root, "PUT", path+one.path, one.body).want(t, 422)
 	}

@@ -50,7 +50,10 @@ func (s *Server) handleOperatorLog(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error { return c.followLog(w, decode.OrZero(node), o, first) }}, nil
+	return answer{
+		status: http.StatusOK,
+		stream: func(w http.ResponseWriter) error { return c.followLog(w, decode.OrZero(node), o, first) },
+	}, nil
 }
 
 // followLog writes lines until the client leaves, the node stops, or the key is no longer good.
@@ -88,7 +91,8 @@ func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observati
 func (s *Server) handleOperatorProfile(c *call) (answer, error) {
 	node := c.query.Text("node", fsm.MaxName)
 	seconds := c.query.Integer("seconds", defaultProfileSeconds, 0, maxProfileSeconds)
-	return c.observed(decode.OrZero(node), cluster.Observation{Kind: cluster.ObserveProfile, Name: c.params.ByName("profile"), Seconds: int(seconds)})
+	return c.observed(decode.OrZero(node),
+		cluster.Observation{Kind: cluster.ObserveProfile, Name: c.params.ByName("profile"), Seconds: int(seconds)})
 }
 
 // handleOperatorDebug handles GET /api/v1/operator/debug/{what}: a node's metrics or configuration.

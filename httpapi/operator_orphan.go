@@ -35,8 +35,9 @@ func (s *Server) handleOrphanList(c *call) (answer, error) {
 	items := make([]orphanBody, len(rows))
 	for i, o := range rows {
 		items[i] = orphanBody{
-			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: orNull(o.Birth), Since: wireTime(o.Since), Delete: o.Delete,
-			Owner: orNull(o.Owner), Client: orNull(o.Client), Volume: orNull(o.Volume),
+			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: orNull(o.Birth), Since: wireTime(o.Since),
+			Delete: o.Delete,
+			Owner:  orNull(o.Owner), Client: orNull(o.Client), Volume: orNull(o.Volume),
 		}
 		if o.Kind == fsm.OrphanLost {
 			items[i].Bytes = &o.Bytes
@@ -89,7 +90,8 @@ func (s *Server) handleOrphanRestore(c *call) (answer, error) {
 			return nil, secretWrites{}, err
 		}
 		if !v.Active(fsm.VersionRoom) {
-			return nil, secretWrites{}, fsm.NeedsVersion("restoring what a lost client has", fsm.VersionRoom, v.ProtocolVersion())
+			return nil, secretWrites{}, fsm.NeedsVersion("restoring what a lost client has", fsm.VersionRoom,
+				v.ProtocolVersion())
 		}
 		o := v.Orphan(fsm.OrphanLost, volume)
 		if kind != fsm.OrphanLost || o == nil {

@@ -31,7 +31,8 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	}
 	keys, _ := c.query.Last("keys")
 	if keys != restoreKeysKeep && keys != restoreKeysSuspend {
-		c.errs.Value([]string{"query", "keys"}, "must be keep or suspend: keys that were revoked since the backup come back with it", decode.Echo(keys, true))
+		c.errs.Value([]string{"query", "keys"},
+			"must be keep or suspend: keys that were revoked since the backup come back with it", decode.Echo(keys, true))
 	}
 	if err := c.check(); err != nil {
 		return answer{}, err
@@ -105,7 +106,8 @@ func (c *call) flag(name string) bool {
 // receiveSnapshot writes the body to scratch, within the limits of size and rate.
 func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
 	limit := s.live.Load().MaxUpload
-	tooLarge := response.Error(http.StatusRequestEntityTooLarge, fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
+	tooLarge := response.Error(http.StatusRequestEntityTooLarge,
+		fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
 	if c.r.ContentLength > limit {
 		return tooLarge
 	}

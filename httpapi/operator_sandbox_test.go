@@ -59,10 +59,12 @@ func TestOperator_SandboxesOfAllUsers(t *testing.T) {
 	path := pathOperator + "/sandboxes/" + bobs
 	h.observe(bobs, running())
 	if body := string(h.do(h.root, "GET", path, "").want(t, 200).body); !strings.Contains(body, `"user_id":"bob"`) ||
-		!strings.Contains(body, `"nomad_client":"m1"`) || strings.Contains(body, h.secrets.last(fsm.SandboxKeyPath(bobs))["key"]) {
+		!strings.Contains(body,
+			`"nomad_client":"m1"`) || strings.Contains(body, h.secrets.last(fsm.SandboxKeyPath(bobs))["key"]) {
 		t.Errorf("shown: %s", body)
 	}
-	if body := string(h.do(h.root, "GET", path+"/logs", "").want(t, 200).body); body != "==> stdout <==\nstdout of "+bobs+"\n==> stderr <==\nstderr of "+bobs {
+	if body := string(h.do(h.root, "GET", path+"/logs",
+		"").want(t, 200).body); body != "==> stdout <==\nstdout of "+bobs+"\n==> stderr <==\nstderr of "+bobs {
 		t.Errorf("logs %q", body)
 	}
 	h.do(h.root, "POST", path+"/pause", "").want(t, 200).is(t, `{"success":true}`)
@@ -78,8 +80,16 @@ func TestOperator_SandboxesOfAllUsers(t *testing.T) {
 	h.do(h.root, "POST", path+"/pause", "").want(t, 404)
 	h.do(h.bob, "GET", pathSandboxes+"?id="+bobs, "").want(t, 200).is(t, `[null]`)
 	root := h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(h.root))
-	for _, act := range []string{"list sandboxes", "show sandbox", "read logs", "pause sandbox", "resume sandbox", "delete sandbox"} {
-		if line := fmt.Sprintf(`"msg":"operator acts for a user","act":%q,"key":%d,`, act, root.ID); !strings.Contains(h.logs.String(), line) {
+	for _, act := range []string{
+		"list sandboxes",
+		"show sandbox",
+		"read logs",
+		"pause sandbox",
+		"resume sandbox",
+		"delete sandbox",
+	} {
+		if line := fmt.Sprintf(`"msg":"operator acts for a user","act":%q,"key":%d,`, act,
+			root.ID); !strings.Contains(h.logs.String(), line) {
 			t.Errorf("the log lacks %s", line)
 		}
 	}
@@ -111,7 +121,8 @@ func TestOperator_ConversationsOfAllUsers(t *testing.T) {
 func TestOperator_UsersHaveNoSuchRoutes(t *testing.T) {
 	h := newHarness(t).withSpec().raised()
 	sb := h.createSandbox(h.bob)
-	for _, r := range []string{"GET /sandboxes", "GET /sandboxes/" + sb, "POST /sandboxes/" + sb + "/pause", "POST /sandboxes/" + sb + "/resume",
+	for _, r := range []string{"GET /sandboxes", "GET /sandboxes/" + sb, "POST /sandboxes/" + sb + "/pause",
+		"POST /sandboxes/" + sb + "/resume",
 		"DELETE /sandboxes/" + sb, "GET /sandboxes/" + sb + "/logs", "GET /app-conversations"} {
 		method, path, _ := strings.Cut(r, " ")
 		h.do(h.alice, method, pathOperator+path, "").want(t, 403)

@@ -47,7 +47,8 @@ func (c SnapshotConfig) validate() error {
 		return fmt.Errorf("Snapshots.MaxUpload (%d) must be positive", c.MaxUpload)
 	}
 	if c.AtATime < 1 || c.Slack <= 0 || c.BytesPerSecond < 1 {
-		return fmt.Errorf("Snapshots.AtATime (%d), Slack (%s) and BytesPerSecond (%d) must be positive", c.AtATime, c.Slack, c.BytesPerSecond)
+		return fmt.Errorf("Snapshots.AtATime (%d), Slack (%s) and BytesPerSecond (%d) must be positive", c.AtATime, c.Slack,
+			c.BytesPerSecond)
 	}
 	return nil
 }
@@ -69,7 +70,11 @@ func (s *Server) handleSnapshotSave(c *call) (answer, error) {
 	case s.packing <- struct{}{}:
 	default:
 		const text = "This node is giving out other snapshots. Try again, or ask another node."
-		return answer{}, &response.HTTPError{Status: http.StatusServiceUnavailable, Text: text, RetryAfter: snapshotRetryAfter}
+		return answer{}, &response.HTTPError{
+			Status:     http.StatusServiceUnavailable,
+			Text:       text,
+			RetryAfter: snapshotRetryAfter,
+		}
 	}
 	consistency := cluster.Linearizable
 	if c.stale() {
@@ -95,7 +100,12 @@ func (s *Server) handleSnapshotSave(c *call) (answer, error) {
 
 // sendSnapshot packs the state and sends the file. An error before the first byte becomes an error
 // response. A later one closes the connection, and the body is shorter than Content-Length.
-func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request, info snapshotfile.Info, snapshot *fsm.Snapshot) error {
+func (s *Server) sendSnapshot(
+	w http.ResponseWriter,
+	r *http.Request,
+	info snapshotfile.Info,
+	snapshot *fsm.Snapshot,
+) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})  // a connection without deadlines has none to clear
 	_ = rc.SetWriteDeadline(time.Time{}) // likewise
@@ -108,7 +118,12 @@ func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request, info snaps
 	packed, err := snapshotfile.Pack(r.Context(), info, snapshot, scratch)
 	if errors.Is(err, cluster.ErrNoRoom) {
 		const text = "The disk of this node has no room for the snapshot. Make room, or ask another node."
-		err = &response.HTTPError{Status: http.StatusServiceUnavailable, Text: text, RetryAfter: snapshotRetryAfter, Cause: err}
+		err = &response.HTTPError{
+			Status:     http.StatusServiceUnavailable,
+			Text:       text,
+			RetryAfter: snapshotRetryAfter,
+			Cause:      err,
+		}
 	}
 	if err != nil {
 		response.FailureOf(err, response.FormatDetail, "").Write(w)
@@ -117,9 +132,17 @@ func (s *Server) sendSnapshot(w http.ResponseWriter, r *http.Request, info snaps
 	h := w.Header()
 	h.Set("Content-Type", typeTar)
 	h.Set("Content-Length", strconv.FormatInt(packed.Size(), 10))
-	h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="bivouac-%s-%d.snap"`, info.Created.UTC().Format("20060102T150405Z"), snapshot.Index()))
+	h.Set("Content-Disposition",
+		fmt.Sprintf(`attachment; filename="bivouac-%s-%d.snap"`, info.Created.UTC().Format("20060102T150405Z"),
+			snapshot.Index()))
 	w.WriteHeader(http.StatusOK)
-	paced := &pacedWriter{w: w, rc: rc, slack: s.cfg.Snapshots.Slack, rate: s.cfg.Snapshots.BytesPerSecond, began: time.Now()}
+	paced := &pacedWriter{
+		w:     w,
+		rc:    rc,
+		slack: s.cfg.Snapshots.Slack,
+		rate:  s.cfg.Snapshots.BytesPerSecond,
+		began: time.Now(),
+	}
 	if _, err := packed.WriteTo(paced); err != nil {
 		return fmt.Errorf("sending the snapshot: %w", err)
 	}

@@ -34,13 +34,15 @@ func TestSnapshot_IsTheWholeState(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := h.cluster.store.View()
-	if trial.View.Index() != v.Index() || m.Node != "n1" || m.Version != "v1" || m.Reason != snapshotfile.ReasonSave || m.Stale {
+	if trial.View.Index() != v.Index() || m.Node != "n1" || m.Version != "v1" || m.Reason != snapshotfile.ReasonSave ||
+		m.Stale {
 		t.Errorf("%+v", m)
 	}
 	if got := res.header.Get("Content-Length"); got != sprint("%d", len(res.body)) {
 		t.Errorf("Content-Length %s of %d", got, len(res.body))
 	}
-	if res.header.Get(response.HeaderIndex) != sprint("%d", v.Index()) || res.header.Get("Content-Type") != "application/x-tar" ||
+	if res.header.Get(response.HeaderIndex) != sprint("%d", v.Index()) ||
+		res.header.Get("Content-Type") != "application/x-tar" ||
 		!strings.Contains(res.header.Get("Content-Disposition"), sprint("-%d.snap", v.Index())) {
 		t.Errorf("%v", res.header)
 	}

@@ -16,7 +16,8 @@ func TestOperator_BodiesAreStrict(t *testing.T) {
 		if r.access != operator || r.upload || r.method == http.MethodGet {
 			continue
 		}
-		path := strings.NewReplacer("*id", "x/pool", ":id", "1", ":sandbox_id", "x", ":client_id", "x", ":kind", "job").Replace(r.path)
+		path := strings.NewReplacer("*id", "x/pool", ":id", "1", ":sandbox_id", "x", ":client_id", "x", ":kind",
+			"job").Replace(r.path)
 		before := h.cluster.count()
 		got := summary(h.do(h.root, r.method, path, `{"scope":"read-only"}`).problems(t))
 		if !slices.Contains(got, "body.scope extra_forbidden") {

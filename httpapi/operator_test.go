@@ -41,8 +41,10 @@ func TestAPIKeyCreate_Repeated(t *testing.T) {
 	ask(h.root, "k").want(t, 201)
 	keys := len(h.cluster.store.View().APIKeys())
 	for _, key := range []string{h.root, h.issue("root", true)} {
-		ask(key, "k").want(t, 409).is(t, sprint(`{"detail":"the key %d was made by the first request with this Idempotency-Key, and its value is shown only once: `+
-			`if it is lost, revoke the key and create another with another Idempotency-Key"}`, keys))
+		ask(key, "k").want(t, 409).is(t,
+			sprint(`{"detail":"the key %d was made by the first request with this Idempotency-Key, `+
+				`and its value is shown only once: `+
+				`if it is lost, revoke the key and create another with another Idempotency-Key"}`, keys))
 	}
 	if n := len(h.cluster.store.View().APIKeys()); n != keys+1 { // root's other key
 		t.Errorf("%d keys, want %d", n, keys+1)
@@ -69,7 +71,8 @@ func TestOperator_Specs(t *testing.T) {
 	  "cpu":1,"memory":16,"ports":{"AGENT_SERVER":0}}}],
 	  "replace":true}`).want(t, 200).is(t, `{"success":true}`)
 	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).golden(t, "operator_specs")
-	if body := h.do(h.root, "GET", "/api/v1/operator/status", "").want(t, 200).body; !strings.Contains(string(body), `"specs_without_isolation":["plain"]`) {
+	if body := h.do(h.root, "GET", "/api/v1/operator/status",
+		"").want(t, 200).body; !strings.Contains(string(body), `"specs_without_isolation":["plain"]`) {
 		t.Errorf("the status does not name the spec without isolation: %s", body)
 	}
 	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"open","template":{"driver":"raw_exec",
@@ -79,7 +82,8 @@ func TestOperator_Specs(t *testing.T) {
 	h.do(h.root, "POST", "/api/v1/operator/specs", `{"specs":[{"id":"x","agents":[{"id":"opencode"}],
 		"template":{"driver":"raw_exec","command":"/bin/agent",
 		"working_dir":"project","cpu":500,"memory":512,"ports":{"AGENT_SERVER":0}}}]}`).want(t, 409).is(t,
-		`{"detail":"agents of a spec needs protocol version 8 and the cluster is at 1: upgrade every node, then \"bivouac operator protocol set 8\""}`)
+		`{"detail":"agents of a spec needs protocol version 8 and the cluster is at 1: upgrade every node, `+
+			`then \"bivouac operator protocol set 8\""}`)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs?id=plain&id=x", "").want(t, 200).golden(t, "spec_batch")
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs", "").want(t, 422)
 	h.do(h.alice, "GET", "/api/v1/sandbox-specs?"+strings.Repeat("&id=x", 101)[1:], "").want(t, 400)
@@ -98,19 +102,22 @@ func TestOperator_Specs(t *testing.T) {
 		t.Fatalf("second page %+v", p)
 	}
 	for _, body := range []string{
-		`{}`, `{"specs":{}}`, `{"specs":[1]}`, `{"specs":[{"id":5}]}`, `{"specs":[{"id":"x"}]}`, `{"specs":[{"id":"x","template":{"cpu":"many"}}]}`,
+		`{}`, `{"specs":{}}`, `{"specs":[1]}`, `{"specs":[{"id":5}]}`, `{"specs":[{"id":"x"}]}`,
+		`{"specs":[{"id":"x","template":{"cpu":"many"}}]}`,
 	} {
 		h.do(h.root, "POST", "/api/v1/operator/specs", body).want(t, 422)
 	}
 	h.do(h.root, "DELETE", "/api/v1/operator/specs/ghcr.io%2Fa%2Fb:1", "").want(t, 200).is(t, `{"success":true}`)
-	h.do(h.root, "DELETE", "/api/v1/operator/specs/ghcr.io/a/b:1", "").want(t, 404).is(t, `{"detail":"Sandbox Spec not found"}`)
+	h.do(h.root, "DELETE", "/api/v1/operator/specs/ghcr.io/a/b:1", "").want(t, 404).is(t,
+		`{"detail":"Sandbox Spec not found"}`)
 }
 
 func TestOperator_Users(t *testing.T) {
 	h := newHarness(t).withSpec()
 	h.createSandbox(h.alice)
 	const path = "/api/v1/operator/users"
-	h.do(h.root, "PUT", path+"/alice", `{"policy":{"idle_timeout":"90m","delete_paused_after":"never"},"limits":{"running_sandboxes":1,"cpu":"1000"}}`).
+	h.do(h.root, "PUT", path+"/alice",
+		`{"policy":{"idle_timeout":"90m","delete_paused_after":"never"},"limits":{"running_sandboxes":1,"cpu":"1000"}}`).
 		want(t, 200).golden(t, "operator_user")
 	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
 	h.do(h.bob, "POST", pathSandboxes, "").want(t, 200)
@@ -124,7 +131,8 @@ func TestOperator_Users(t *testing.T) {
 	h.do(h.root, "PUT", path+"/No%20User", `{}`).want(t, 404)
 	h.do(h.alice, "PUT", path+"/alice", `{}`).want(t, 403)
 	for _, body := range []string{
-		``, `[]`, `{"policy":"1h"}`, `{"policy":{"idle_timeout":60}}`, `{"policy":{"idle_timeout":"0s"}}`, `{"policy":{"idle_timeout":"-1h"}}`,
+		``, `[]`, `{"policy":"1h"}`, `{"policy":{"idle_timeout":60}}`, `{"policy":{"idle_timeout":"0s"}}`,
+		`{"policy":{"idle_timeout":"-1h"}}`,
 		`{"policy":{"idle":"1h"}}`, `{"policy":{"max_running":"9000000h"}}`, `{"limits":[]}`, `{"limits":{"cpu":-1}}`,
 		`{"limits":{"disk":1}}`, `{"limits":{"starts_per_minute":10001}}`,
 	} {
@@ -150,10 +158,19 @@ func TestOperator_Pool(t *testing.T) {
 	if one := list.Items[0]; one.ID != image || one.Pool != 2 || one.Members != (poolBody{Ready: 1, All: 1}) {
 		t.Fatalf("%+v", list.Items)
 	}
-	h.do(h.root, "POST", "/api/v1/operator/specs/none/pool", `{"size":2}`).want(t, 404).is(t, `{"detail":"Sandbox Spec not found"}`)
+	h.do(h.root, "POST", "/api/v1/operator/specs/none/pool", `{"size":2}`).want(t, 404).is(t,
+		`{"detail":"Sandbox Spec not found"}`)
 	h.do(h.root, "POST", "/api/v1/operator/specs/small", `{"size":2}`).want(t, 404).is(t, `{"detail":"Not Found"}`)
 	h.do(h.alice, "POST", path, `{"size":2}`).want(t, 403)
-	for _, body := range []string{``, `{}`, `{"size":null}`, `{"size":-1}`, `{"size":100000}`, `{"size":9223372036854775807}`, `{"size":"x"}`} {
+	for _, body := range []string{
+		``,
+		`{}`,
+		`{"size":null}`,
+		`{"size":-1}`,
+		`{"size":100000}`,
+		`{"size":9223372036854775807}`,
+		`{"size":"x"}`,
+	} {
 		h.do(h.root, "POST", path, body).want(t, 422)
 	}
 }

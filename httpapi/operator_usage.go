@@ -28,7 +28,14 @@ type modelUsageBody struct {
 }
 
 func newModelUsageBody(u fsm.ModelUsage) modelUsageBody {
-	b := modelUsageBody{Requests: u.Requests, Errors: u.Errors, InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached, Cost: inDollars(u.Cost)}
+	b := modelUsageBody{
+		Requests:     u.Requests,
+		Errors:       u.Errors,
+		InputTokens:  u.Input,
+		OutputTokens: u.Output,
+		CachedTokens: u.Cached,
+		Cost:         inDollars(u.Cost),
+	}
 	if u.Requests > 0 {
 		b.MeanSeconds = float64(u.Milliseconds) / float64(u.Requests) / 1000
 	}
@@ -77,7 +84,8 @@ func (s *Server) handleUsageList(c *call) (answer, error) {
 			}
 		}
 	default:
-		items, next = pageAfter(usageByUser(v, user, time.Now()), func(b modelUsageBody) string { return *b.UserID }, token, limit)
+		items, next = pageAfter(usageByUser(v, user, time.Now()), func(b modelUsageBody) string { return *b.UserID }, token,
+			limit)
 	}
 	return ok(newPage(items, next))
 }

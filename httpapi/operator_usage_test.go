@@ -14,7 +14,8 @@ func (h *harness) usage(query string) (list []modelUsageBody) {
 	h.t.Helper()
 	for after := ""; ; {
 		var p page[modelUsageBody]
-		h.do(h.root, "GET", fmt.Sprintf("%s/usage?limit=1&page_id=%s&%s", pathOperator, url.QueryEscape(after), query), "").want(h.t, 200).json(h.t, &p)
+		h.do(h.root, "GET", fmt.Sprintf("%s/usage?limit=1&page_id=%s&%s", pathOperator, url.QueryEscape(after), query),
+			"").want(h.t, 200).json(h.t, &p)
 		if list = append(list, p.Items...); p.NextPageID == nil {
 			return list
 		}
@@ -26,9 +27,11 @@ func TestUsage_ByUserModelAndConversation(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t).newest().withSpec()
 	report := func(user, conversation, model string, requests int64) {
-		h.apply("", &fsm.LLMReportBody{Entries: []fsm.LLMReport{{UserID: user, ConversationID: conversation, Model: model, Usage: fsm.ModelUsage{
-			Requests: requests, Errors: 1, Input: 100 * requests, Output: 10 * requests, Cached: 50 * requests, Cost: requests * fsm.Dollar / 2, Milliseconds: 1500 * requests,
-		}}}})
+		h.apply("", &fsm.LLMReportBody{Entries: []fsm.LLMReport{{UserID: user, ConversationID: conversation, Model: model,
+			Usage: fsm.ModelUsage{
+				Requests: requests, Errors: 1, Input: 100 * requests, Output: 10 * requests, Cached: 50 * requests,
+				Cost: requests * fsm.Dollar / 2, Milliseconds: 1500 * requests,
+			}}}})
 	}
 	sandbox := h.createSandbox(h.alice)
 	h.observe(sandbox, running())
@@ -38,11 +41,13 @@ func TestUsage_ByUserModelAndConversation(t *testing.T) {
 	report("bob", newHexID(), "gpt-5", 8) // of a conversation that is gone
 
 	users := h.usage("by=user")
-	if len(users) != 2 || *users[0].UserID != "alice" || *users[1].UserID != "bob" || users[0].Requests != 6 || users[0].Cost != 3 || *users[0].CostToday != 3 || users[0].Errors != 2 || users[0].MeanSeconds != 1.5 {
+	if len(users) != 2 || *users[0].UserID != "alice" || *users[1].UserID != "bob" || users[0].Requests != 6 ||
+		users[0].Cost != 3 || *users[0].CostToday != 3 || users[0].Errors != 2 || users[0].MeanSeconds != 1.5 {
 		t.Errorf("by user: %+v", users)
 	}
 	models := h.usage("by=model")
-	if len(models) != 2 || *models[0].Model != "claude-4" || *models[1].Model != "gpt-5" || models[1].InputTokens != 1000 || models[1].CachedTokens != 500 || models[1].Cost != 5 || models[1].CostToday != nil {
+	if len(models) != 2 || *models[0].Model != "claude-4" || *models[1].Model != "gpt-5" ||
+		models[1].InputTokens != 1000 || models[1].CachedTokens != 500 || models[1].Cost != 5 || models[1].CostToday != nil {
 		t.Errorf("by model: %+v", models)
 	}
 	if own := h.usage("by=model&user=alice"); len(own) != 2 || own[1].Requests != 2 {
@@ -72,7 +77,12 @@ func TestUsage_ByUserModelAndConversation(t *testing.T) {
 	if m == nil || list[1].Metrics != nil {
 		t.Fatalf("metrics %+v and %+v", m, list[1].Metrics)
 	}
-	want := metricsBody{ModelName: "default", AccumulatedCost: 1, MaxBudgetPerTask: m.MaxBudgetPerTask, TokenUsage: tokenUsageBody{PromptTokens: 200, CompletionTokens: 20, CacheReadTokens: 100}}
+	want := metricsBody{
+		ModelName:        "default",
+		AccumulatedCost:  1,
+		MaxBudgetPerTask: m.MaxBudgetPerTask,
+		TokenUsage:       tokenUsageBody{PromptTokens: 200, CompletionTokens: 20, CacheReadTokens: 100},
+	}
 	if *m != want || *m.MaxBudgetPerTask != 7.5 {
 		t.Errorf("metrics %+v", m)
 	}
@@ -82,7 +92,12 @@ func TestUsage_ByUserModelAndConversation(t *testing.T) {
 func TestUsage_TodayIsOfTheDay(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t).newest()
-	cmd := fsm.NewCommand("r1", time.Now().Add(-48*time.Hour), "", &fsm.LLMReportBody{Entries: []fsm.LLMReport{{UserID: "alice", ConversationID: newHexID(), Usage: fsm.ModelUsage{Requests: 1, Cost: fsm.Dollar}}}})
+	cmd := fsm.NewCommand("r1", time.Now().Add(-48*time.Hour), "",
+		&fsm.LLMReportBody{
+			Entries: []fsm.LLMReport{
+				{UserID: "alice", ConversationID: newHexID(), Usage: fsm.ModelUsage{Requests: 1, Cost: fsm.Dollar}},
+			},
+		})
 	if _, err := h.cluster.Propose(t.Context(), cmd); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,13 @@ type usageBody struct {
 
 func newUserBody(u *fsm.User, used fsm.Usage) userBody {
 	b := userBody{ID: u.ID, CreatedAt: wireTime(u.CreatedAt), DisabledAt: wireTimeOrNull(u.DisabledAt),
-		Usage: usageBody{Running: used.Running, Total: used.Total, CPU: used.CPU, Memory: used.Memory, State: used.StateBytes}}
+		Usage: usageBody{
+			Running: used.Running,
+			Total:   used.Total,
+			CPU:     used.CPU,
+			Memory:  used.Memory,
+			State:   used.StateBytes,
+		}}
 	if p := u.Policy; p != nil {
 		b.Policy = &policyBody{policyTime(p.IdleTimeout), policyTime(p.MaxRunning), policyTime(p.DeletePausedAfter)}
 	}
@@ -209,6 +215,7 @@ func readLimits(o decode.Object, name string) *fsm.Limits {
 	count := func(name string) int { return int(decode.OrZero(l.Integer(name))) }
 	return &fsm.Limits{
 		Running: count("running_sandboxes"), Total: count("total_sandboxes"),
-		StartsPerMinute: count("starts_per_minute"), CPU: count("cpu"), Memory: count("memory"), StateBytes: count("state_bytes"),
+		StartsPerMinute: count("starts_per_minute"), CPU: count("cpu"), Memory: count("memory"),
+		StateBytes: count("state_bytes"),
 	}
 }

@@ -58,7 +58,10 @@ func (s *Server) handlePendingMessage(c *call) (answer, error) {
 		if task == nil {
 			return nil, secretWrites{}, errNoConversation()
 		}
-		return &fsm.StartTaskQueueBody{ID: task.ID, Message: fsm.PendingMessage{ID: message, Message: msg}}, secretWrites{}, nil
+		return &fsm.StartTaskQueueBody{
+			ID:      task.ID,
+			Message: fsm.PendingMessage{ID: message, Message: msg},
+		}, secretWrites{}, nil
 	}, func(res fsm.Result) (answer, error) {
 		if res.StartTask == nil {
 			return answer{}, errEmptyResult(fsm.StartTaskQueue)
@@ -67,6 +70,9 @@ func (s *Server) handlePendingMessage(c *call) (answer, error) {
 		if n == 0 {
 			return answer{}, errEmptyResult(fsm.StartTaskQueue)
 		}
-		return answer{status: http.StatusCreated, body: queuedBody{ID: res.StartTask.Pending[n-1].ID, Queued: true, Position: n}}, nil
+		return answer{
+			status: http.StatusCreated,
+			body:   queuedBody{ID: res.StartTask.Pending[n-1].ID, Queued: true, Position: n},
+		}, nil
 	})
 }

@@ -37,10 +37,17 @@ func TestPendingMessages(t *testing.T) {
 		t.Errorf("limit %q", limit.Limit)
 	}
 	task := h.cluster.store.View().StartTask("alice", startingTask)
-	if m := task.Pending[0]; m.ID != first.ID || m.Message.Content[0].Text != "go on" || !m.Message.Run || len(task.Pending) != fsm.MaxPending {
+	if m := task.Pending[0]; m.ID != first.ID || m.Message.Content[0].Text != "go on" || !m.Message.Run ||
+		len(task.Pending) != fsm.MaxPending {
 		t.Errorf("what waits is %+v", task.Pending)
 	}
-	for body, want := range map[string]int{`{"content":[]}`: 400, `{"content":"x"}`: 400, `{}`: 422, `{"content":[{"type":"video"}]}`: 422, `{"content":[{"text":"a"}],"role":"system"}`: 422} {
+	for body, want := range map[string]int{
+		`{"content":[]}`:                 400,
+		`{"content":"x"}`:                400,
+		`{}`:                             422,
+		`{"content":[{"type":"video"}]}`: 422,
+		`{"content":[{"text":"a"}],"role":"system"}`: 422,
+	} {
 		h.do(h.alice, "POST", of("task-"+startingTask), body).want(t, want)
 	}
 	h.do(h.alice, "POST", of("task-x"), oneMessage).want(t, 422)
@@ -50,5 +57,6 @@ func TestPendingMessages(t *testing.T) {
 	h.apply("", &fsm.StartTaskFailBody{ID: startingTask, Detail: "no"})
 	h.do(h.alice, "POST", of("task-"+startingTask), oneMessage).want(t, 409)
 	ready := h.conversation("alice", h.createSandbox(h.alice))
-	h.do(h.alice, "POST", of(ready), oneMessage).want(t, 409).is(t, `{"detail":"The conversation is ready: use send-message."}`)
+	h.do(h.alice, "POST", of(ready), oneMessage).want(t, 409).is(t,
+		`{"detail":"The conversation is ready: use send-message."}`)
 }

@@ -33,7 +33,8 @@ func TestProxy_CookieLetsABrowserBackIn(t *testing.T) {
 	h, behind := newProxyHarness(t, withDomain)
 	first := h.ask("GET", h.front.URL+"/?folder=/w", "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200)
 	cookie, whole := cookieOf(t, first)
-	if whole.Path != "/" || !whole.HttpOnly || whole.SameSite != http.SameSiteLaxMode || whole.MaxAge != 3600 || whole.Secure || whole.Domain != "" {
+	if whole.Path != "/" || !whole.HttpOnly || whole.SameSite != http.SameSiteLaxMode || whole.MaxAge != 3600 ||
+		whole.Secure || whole.Domain != "" {
 		t.Errorf("%+v", whole)
 	}
 	for name, c := range map[string]struct {
@@ -41,26 +42,43 @@ func TestProxy_CookieLetsABrowserBackIn(t *testing.T) {
 		headers      []string
 		want         int
 	}{
-		"again":                       {"GET", "VSCODE", nil, 200},
-		"a write":                     {"POST", "VSCODE", []string{"Origin", "http://" + h.host("VSCODE")}, 200},
-		"of the same origin":          {"GET", "VSCODE", []string{"Sec-Fetch-Site", "same-origin"}, 200},
-		"a link":                      {"GET", "VSCODE", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, 200},
-		"another origin":              {"POST", "VSCODE", []string{"Origin", "https://evil.org"}, 401},
-		"no origin":                   {"POST", "VSCODE", []string{"Origin", "null"}, 401},
-		"another sandbox's page":      {"GET", "VSCODE", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"}, 401},
-		"a form of another site":      {"POST", "VSCODE", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate"}, 401},
+		"again":              {"GET", "VSCODE", nil, 200},
+		"a write":            {"POST", "VSCODE", []string{"Origin", "http://" + h.host("VSCODE")}, 200},
+		"of the same origin": {"GET", "VSCODE", []string{"Sec-Fetch-Site", "same-origin"}, 200},
+		"a link": {
+			"GET",
+			"VSCODE",
+			[]string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"},
+			200,
+		},
+		"another origin": {"POST", "VSCODE", []string{"Origin", "https://evil.org"}, 401},
+		"no origin":      {"POST", "VSCODE", []string{"Origin", "null"}, 401},
+		"another sandbox's page": {
+			"GET",
+			"VSCODE",
+			[]string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"},
+			401,
+		},
+		"a form of another site": {
+			"POST",
+			"VSCODE",
+			[]string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate"},
+			401,
+		},
 		"another port":                {"GET", "WORKER_1", nil, 401},
 		"the agent server has no use": {"GET", "AGENT_SERVER", nil, 401},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := h.ask(c.method, h.front.URL+"/x", "", append(c.headers, "Host", h.host(c.port), "Cookie", cookie+"; theirs=1; sandbox-own=2")...).want(t, c.want)
+			got := h.ask(c.method, h.front.URL+"/x", "",
+				append(c.headers, "Host", h.host(c.port), "Cookie", cookie+"; theirs=1; sandbox-own=2")...).want(t, c.want)
 			if want := "vscode-tkn=" + h.key + "; own=2"; c.want == 200 && behind.last().header.Get("Cookie") != want {
 				t.Errorf("the sandbox got %v", behind.last().header)
 			}
 			if c.want == 200 && len(got.header.Values("Set-Cookie")) != 0 {
 				t.Errorf("a cookie for a cookie")
 			}
-			if policy := got.header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "frame-ancestors 'self' http") && c.port != "AGENT_SERVER" {
+			if policy := got.header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "frame-ancestors 'self' http") &&
+				c.port != "AGENT_SERVER" {
 				t.Errorf("policy %q", policy)
 			}
 			// On the API's address no cookie counts.
@@ -69,7 +87,13 @@ func TestProxy_CookieLetsABrowserBackIn(t *testing.T) {
 	}
 	other := h.createSandbox(h.alice)
 	h.ask("GET", h.front.URL, "", "Host", "vscode-"+strings.ToLower(other)+"."+fuzzDomain, "Cookie", cookie).want(t, 401)
-	for _, junk := range []string{"bivouac_proxy=", "bivouac_proxy=x", "bivouac_proxy=99999999999.", cookie + "x", strings.Replace(cookie, "=", "=9", 1)} {
+	for _, junk := range []string{
+		"bivouac_proxy=",
+		"bivouac_proxy=x",
+		"bivouac_proxy=99999999999.",
+		cookie + "x",
+		strings.Replace(cookie, "=", "=9", 1),
+	} {
 		h.ask("GET", h.front.URL+"/x", "", "Host", h.host("VSCODE"), "Cookie", junk).want(t, 401)
 	}
 	// A new sandbox key invalidates it.
@@ -89,12 +113,14 @@ func TestProxy_CookiesBelongToOneHost(t *testing.T) {
 	got := h.ask("GET", h.front.URL, "", append(to, proxy.HeaderKey, h.key)...).want(t, 200)
 	all := got.header.Values("Set-Cookie")
 	set := all[len(all)-1]
-	if !strings.HasPrefix(set, "__Host-bivouac_proxy=") || !strings.Contains(set, "; Path=/;") || !strings.Contains(set, "; Secure") || strings.Contains(set, "Domain") {
+	if !strings.HasPrefix(set, "__Host-bivouac_proxy=") || !strings.Contains(set, "; Path=/;") ||
+		!strings.Contains(set, "; Secure") || strings.Contains(set, "Domain") {
 		t.Errorf("%s", set)
 	}
 	pass := strings.TrimPrefix(strings.SplitN(set, ";", 2)[0], "__Host-")
 	h.ask("GET", h.front.URL, "", append(to, "Cookie", pass)...).want(t, 401)
-	got = h.ask("GET", h.front.URL, "", append(to, "Cookie", "__Host-"+pass+"; sandbox-a=planted; a=planted; __Host-sandbox-b=own")...).want(t, 200)
+	got = h.ask("GET", h.front.URL, "",
+		append(to, "Cookie", "__Host-"+pass+"; sandbox-a=planted; a=planted; __Host-sandbox-b=own")...).want(t, 200)
 	if sent := behind.last().header.Get("Cookie"); sent != "b=own" {
 		t.Errorf("the sandbox got %q", sent)
 	}
@@ -115,7 +141,8 @@ func TestProxy_NoCredentialsOfAFrontEnd(t *testing.T) {
 			},
 		} {
 			for _, authorisation := range []string{"Basic eDp5", "Bearer front-end"} {
-				ask(proxy.HeaderKey, h.key, "Cookie", "_oauth2_proxy=front-end; a=1", "Authorization", authorisation, "Proxy-Authorization", "Basic eDp5").want(t, 200)
+				ask(proxy.HeaderKey, h.key, "Cookie", "_oauth2_proxy=front-end; a=1", "Authorization", authorisation,
+					"Proxy-Authorization", "Basic eDp5").want(t, 200)
 				got := behind.last().header
 				cookie := ""
 				if port == "VSCODE" {
@@ -147,7 +174,8 @@ func TestProxy_CookiesOfSiblingsAreDropped(t *testing.T) {
 		planted[i] = "c" + itoa(i) + "=" + strings.Repeat("x", 4000)
 	}
 	for _, port := range []string{"WORKER_1", "AGENT_SERVER"} {
-		h.ask("GET", h.front.URL+"/x", "", "Host", h.host(port), proxy.HeaderKey, h.key, "Cookie", strings.Join(planted, "; ")).want(t, 200)
+		h.ask("GET", h.front.URL+"/x", "", "Host", h.host(port), proxy.HeaderKey, h.key, "Cookie",
+			strings.Join(planted, "; ")).want(t, 200)
 		if got := behind.last().header.Get("Cookie"); got != "" {
 			t.Errorf("%s got %d bytes of cookies", port, len(got))
 		}
@@ -211,12 +239,14 @@ func TestProxy_HostNames(t *testing.T) {
 		if got.status != want {
 			t.Errorf("%s: %d %s", host, got.status, got.body)
 		}
-		if one := behind.last(); want == 200 && (one.uri != "//a%2Fb/../c?x=1" || one.host != host || one.header.Get("X-Forwarded-Prefix") != "") {
+		if one := behind.last(); want == 200 && (one.uri != "//a%2Fb/../c?x=1" || one.host != host ||
+			one.header.Get("X-Forwarded-Prefix") != "") {
 			t.Errorf("%s: arrived %+v", host, one)
 		}
 	}
 	// All paths on a sandbox's host belong to the sandbox.
-	if got := h.ask("GET", h.front.URL+"/alive", "", "Host", "worker-1-"+lower+".boxes.example.org", proxy.HeaderKey, h.key).want(t, 200); string(got.body) != "WORKER_1" {
+	if got := h.ask("GET", h.front.URL+"/alive", "", "Host", "worker-1-"+lower+".boxes.example.org", proxy.HeaderKey,
+		h.key).want(t, 200); string(got.body) != "WORKER_1" {
 		t.Errorf("%s", got.body)
 	}
 	h.ask("GET", h.front.URL+"/alive", "", "Host", "x.boxes.example.org").want(t, 401)
@@ -235,7 +265,13 @@ func TestProxy_HostNames(t *testing.T) {
 func TestProxy_HostNamesThatFitTwo(t *testing.T) {
 	h, _ := newProxyHarness(t, func(c *Config) { c.Proxy.Domain = "boxes.example.org" })
 	twin := func(id string) {
-		h.apply("alice", &fsm.SandboxCreateBody{ID: id, SpecID: "all", KeyRef: fsm.SecretRef{Path: "p", Version: 1}, KeyHash: apikey.Hash(id)})
+		h.apply("alice",
+			&fsm.SandboxCreateBody{
+				ID:      id,
+				SpecID:  "all",
+				KeyRef:  fsm.SecretRef{Path: "p", Version: 1},
+				KeyHash: apikey.Hash(id),
+			})
 		h.id = id
 		h.place()
 	}

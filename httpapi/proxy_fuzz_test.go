@@ -39,7 +39,10 @@ func (s *sentOn) RoundTrip(r *http.Request) (*http.Response, error) {
 	got.URL.Host = r.URL.Host
 	s.requests = append(s.requests, got)
 	return &http.Response{StatusCode: 200, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
-		Header: http.Header{"Content-Type": {"text/plain"}, "Set-Cookie": {"a=b; Domain=" + fuzzDomain, proxy.CookieName + "=x"}}, Body: io.NopCloser(strings.NewReader("ok"))}, nil
+		Header: http.Header{
+			"Content-Type": {"text/plain"},
+			"Set-Cookie":   {"a=b; Domain=" + fuzzDomain, proxy.CookieName + "=x"},
+		}, Body: io.NopCloser(strings.NewReader("ok"))}, nil
 }
 
 // FuzzProxy sends arbitrary bytes as an HTTP request; "{key}" becomes the key of alice's sandbox.
@@ -49,25 +52,51 @@ func FuzzProxy(f *testing.F) {
 	head := func(line string, headers ...string) []byte {
 		return []byte(line + "\r\nHost: x\r\nX-Session-API-Key: {key}\r\n" + strings.Join(append(headers, "", ""), "\r\n"))
 	}
-	for _, path := range []string{"/sandboxes/{box}/AGENT_SERVER/a/b?c=d", "/sandboxes/{box}/WORKER_1/", "/sandboxes/{bobs}/AGENT_SERVER/", "/sandboxes/{box}/../{bobs}/AGENT_SERVER/",
-		"/sandboxes/{box}/AGENT_SERVER/%2e%2e/%2e%2e/{bobs}/AGENT_SERVER/", "/sandboxes/{box}%2f..%2f{bobs}/AGENT_SERVER/", "http://evil.example/sandboxes/{box}/WORKER_1/x",
-		"/sandboxes/{box}/AGENT_SERVER//evil.example/x", "/sandboxes/{box}/AGENT_SERVER/x?session_api_key={key}&tkn={key}", "/sandboxes/{box}/8011", "/sandboxes/{box}/WORKER_1/?tkn={key}"} {
+	for _, path := range []string{"/sandboxes/{box}/AGENT_SERVER/a/b?c=d", "/sandboxes/{box}/WORKER_1/",
+		"/sandboxes/{bobs}/AGENT_SERVER/", "/sandboxes/{box}/../{bobs}/AGENT_SERVER/",
+		"/sandboxes/{box}/AGENT_SERVER/%2e%2e/%2e%2e/{bobs}/AGENT_SERVER/", "/sandboxes/{box}%2f..%2f{bobs}/AGENT_SERVER/",
+		"http://evil.example/sandboxes/{box}/WORKER_1/x",
+		"/sandboxes/{box}/AGENT_SERVER//evil.example/x", "/sandboxes/{box}/AGENT_SERVER/x?session_api_key={key}&tkn={key}",
+		"/sandboxes/{box}/8011", "/sandboxes/{box}/WORKER_1/?tkn={key}"} {
 		f.Add(head("GET " + path + " HTTP/1.1"))
-		f.Add(head("POST "+path+" HTTP/1.1", "Content-Length: 5", "Transfer-Encoding: chunked", "", "0", "", "GET /x HTTP/1.1"))
-		f.Add([]byte("GET " + path + " HTTP/1.1\r\nHost: worker-1-{box}." + fuzzDomain + "\r\nAuthorization: Bearer {alice}\r\nCookie: bivouac_proxy=1.2; a=b\r\n\r\n"))
+		f.Add(head("POST "+path+" HTTP/1.1", "Content-Length: 5", "Transfer-Encoding: chunked", "", "0", "",
+			"GET /x HTTP/1.1"))
+		f.Add(
+			[]byte(
+				"GET " + path + " HTTP/1.1\r\nHost: worker-1-{box}." + fuzzDomain + "\r\nAuthorization: Bearer " +
+					"{alice}\r\nCookie: bivouac_proxy=1.2; a=b\r\n\r\n",
+			),
+		)
 	}
-	f.Add(head("GET /sandboxes/{box}/AGENT_SERVER/sockets/events/x HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
-	f.Add(head("GET /sandboxes/{box}/WORKER_1/x HTTP/1.1", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"))
+	f.Add(head("GET /sandboxes/{box}/AGENT_SERVER/sockets/events/x HTTP/1.1", "Connection: Upgrade",
+		"Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="))
+	f.Add(head("GET /sandboxes/{box}/WORKER_1/x HTTP/1.1", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c",
+		"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"))
 	f.Add(head("OPTIONS * HTTP/1.1"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		out := &sentOn{}
 		h := newHarness(t, func(c *Config) { c.Proxy.Domain, c.Proxy.Transport = fuzzDomain, out })
-		ports := map[string]int{fsm.PortAgentServer: 21000, proxy.PortVSCode: 21001, proxy.PortWorker1: 21011, proxy.PortWorker2: 21012}
-		h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/x", CPU: 1, Memory: 1,
-			Ports: map[string]int{fsm.PortAgentServer: 0, proxy.PortVSCode: 8001, proxy.PortWorker1: 8011, proxy.PortWorker2: 8012}}}}})
+		ports := map[string]int{
+			fsm.PortAgentServer: 21000,
+			proxy.PortVSCode:    21001,
+			proxy.PortWorker1:   21011,
+			proxy.PortWorker2:   21012,
+		}
+		h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all",
+			Template: fsm.Template{Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/x", CPU: 1, Memory: 1,
+				Ports: map[string]int{
+					fsm.PortAgentServer: 0,
+					proxy.PortVSCode:    8001,
+					proxy.PortWorker1:   8011,
+					proxy.PortWorker2:   8012,
+				}}}}})
 		sb, bobs := h.createSandbox(h.alice), h.createSandbox(h.bob)
 		for id, address := range map[string]string{sb: "10.0.0.1", bobs: "10.0.0.2"} {
-			h.observe(id, fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{AllocID: "a-" + id, Address: address, Workspace: "/w", Ports: ports}})
+			h.observe(id,
+				fsm.SandboxStatus{
+					State:     fsm.SandboxRunning,
+					Placement: &fsm.Placement{AllocID: "a-" + id, Address: address, Workspace: "/w", Ports: ports},
+				})
 		}
 		key := h.secrets.last(fsm.SandboxKeyPath(sb))["key"]
 		text := strings.NewReplacer("{box}", sb, "{bobs}", bobs, "{key}", key, "{alice}", h.alice).Replace(string(raw))
@@ -116,7 +145,8 @@ func checkSentOn(t *testing.T, h *harness, in, got *http.Request, key string) {
 	_ = got.Header.Write(&wire)
 	for name, secret := range map[string]string{"alice's key": h.alice, "bob's key": h.bob, "root's key": h.root} {
 		// A client that puts its key in a path or another header discloses it itself.
-		if strings.Contains(wire.String(), secret) && !strings.Contains(strings.Join(in.Header.Values("Cookie"), "")+in.RequestURI, secret) && in.Header.Get("Authorization") == "Bearer "+secret {
+		if strings.Contains(wire.String(), secret) && !strings.Contains(strings.Join(in.Header.Values("Cookie"),
+			"")+in.RequestURI, secret) && in.Header.Get("Authorization") == "Bearer "+secret {
 			t.Fatalf("%s is in what went out: %s", name, wire.String())
 		}
 	}

@@ -119,7 +119,12 @@ func newProxyHarness(t *testing.T, change ...func(*Config)) (*proxyHarness, *san
 	h := &proxyHarness{harness: newHarness(t, change...), ports: map[string]int{}}
 	h.apply("", &fsm.SpecApplyBody{Replace: true, Specs: []fsm.Spec{{ID: "all", Template: fsm.Template{
 		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/bin/sandbox-agent", CPU: 1, Memory: 1,
-		Ports: map[string]int{fsm.PortAgentServer: 0, proxy.PortVSCode: 8001, proxy.PortWorker1: 8011, proxy.PortWorker2: 8012},
+		Ports: map[string]int{
+			fsm.PortAgentServer: 0,
+			proxy.PortVSCode:    8001,
+			proxy.PortWorker1:   8011,
+			proxy.PortWorker2:   8012,
+		},
 	}}}})
 	behind := &sandboxPorts{}
 	for _, name := range []string{fsm.PortAgentServer, proxy.PortVSCode, proxy.PortWorker1, proxy.PortWorker2} {
@@ -161,7 +166,10 @@ func (h *proxyHarness) at(port, rest string) string {
 // client neither follows redirects nor keeps connections.
 func client() *http.Client {
 	return &http.Client{
-		Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
+		Timeout: 20 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12},
+		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

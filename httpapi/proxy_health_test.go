@@ -23,7 +23,8 @@ func TestProxy_HealthNeedsNoKey(t *testing.T) {
 	answer(200, " is well")
 	for _, path := range []string{"/health", "/alive"} {
 		got := h.ask("GET", h.at("AGENT_SERVER", path), "").want(t, 200)
-		if string(got.body) != "AGENT_SERVER is well" || got.header.Get("Content-Type") != "application/json" || got.header.Get("Location") != "" {
+		if string(got.body) != "AGENT_SERVER is well" || got.header.Get("Content-Type") != "application/json" ||
+			got.header.Get("Location") != "" {
 			t.Errorf("%v %s", got.header, got.body)
 		}
 		if seen := behind.last(); seen.uri != path || seen.header.Get(proxy.HeaderKey) != "" {

@@ -75,7 +75,15 @@ func TestProxy_CodeOpensAPageOnce(t *testing.T) {
 			t.Errorf("a frame would load anew: %s, then %s", at, again)
 		}
 		code := codeIn(t, at)
-		for _, wrong := range []string{"", "x", code + "x", "9" + code, strings.Replace(code, ".", "..", 1), h.key, strings.Join(strings.Split(code, ".")[:2], ".")} {
+		for _, wrong := range []string{
+			"",
+			"x",
+			code + "x",
+			"9" + code,
+			strings.Replace(code, ".", "..", 1),
+			h.key,
+			strings.Join(strings.Split(code, ".")[:2], "."),
+		} {
 			h.exchange("VSCODE", wrong, path).want(t, 401)
 		}
 		h.exchange("WORKER_1", code, path).want(t, 401)
@@ -146,16 +154,19 @@ func TestProxy_PageThatOpens(t *testing.T) {
 		t.Errorf("%s, and of an unknown sandbox %s", known.body, unknown.body)
 	}
 	policy := strings.Join(known.header.Values("Content-Security-Policy"), ", ")
-	if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'sha256-") || !strings.HasPrefix(policy, "sandbox ") {
+	if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "script-src 'sha256-") ||
+		!strings.HasPrefix(policy, "sandbox ") {
 		t.Errorf("policy %s", policy)
 	}
 	_, after, _ := strings.Cut(string(known.body), "<script>")
 	script, _, _ := strings.Cut(after, "</script>")
-	if hash := sha256.Sum256([]byte(script)); !strings.Contains(policy, "'sha256-"+base64.StdEncoding.EncodeToString(hash[:])+"'") {
+	if hash := sha256.Sum256([]byte(script)); !strings.Contains(policy,
+		"'sha256-"+base64.StdEncoding.EncodeToString(hash[:])+"'") {
 		t.Errorf("the policy %s does not let this script run:%s", policy, script)
 	}
 	h.ask("GET", h.front.URL+"/", "", append(html, "Host", h.host("WORKER_1"))...).want(t, 401)
-	if got := h.ask("GET", h.at("AGENT_SERVER", "/"), "", html...).want(t, 401); got.header.Get("Content-Type") != "application/json" {
+	if got := h.ask("GET", h.at("AGENT_SERVER", "/"), "",
+		html...).want(t, 401); got.header.Get("Content-Type") != "application/json" {
 		t.Errorf("the agent server answers %s", got.header.Get("Content-Type"))
 	}
 }
@@ -167,7 +178,8 @@ func TestSandboxShare(t *testing.T) {
 	var share shareAnswer
 	h.do(h.alice, "POST", to, `{}`).json(t, &share)
 	token := codeIn(t, share.URL)
-	if share.Port != "WORKER_1" || strings.Contains(share.URL, h.key) || !strings.HasPrefix(share.URL, "http://"+h.host("WORKER_1")+"/#") {
+	if share.Port != "WORKER_1" || strings.Contains(share.URL, h.key) ||
+		!strings.HasPrefix(share.URL, "http://"+h.host("WORKER_1")+"/#") {
 		t.Errorf("%+v", share)
 	}
 	for name, want := range map[string]int{
@@ -215,7 +227,8 @@ func TestSandboxShare(t *testing.T) {
 	}
 	say(t, conn, "x")
 	var second shareAnswer
-	h.do(h.alice, "POST", to, `{"expires_at":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}`).json(t, &second)
+	h.do(h.alice, "POST", to,
+		`{"expires_at":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}`).json(t, &second)
 	h.do(h.alice, "DELETE", to+"?id="+share.ID, "").want(t, 200)
 	ended(t, conn)
 	byCookie(401)
@@ -237,7 +250,8 @@ func TestSandboxShare_OfTheEditorHasNoKey(t *testing.T) {
 	var share shareAnswer
 	h.do(h.alice, "POST", pathSandboxes+"/"+h.id+"/ports/VSCODE/share", `{}`).json(t, &share)
 	got := h.exchange("VSCODE", codeIn(t, share.URL), false).want(t, 200)
-	if all := strings.Join(got.header.Values("Set-Cookie"), "\n"); strings.Contains(all, h.key) || !strings.Contains(all, "bivouac_proxy=") {
+	if all := strings.Join(got.header.Values("Set-Cookie"), "\n"); strings.Contains(all, h.key) ||
+		!strings.Contains(all, "bivouac_proxy=") {
 		t.Errorf("cookies %s", all)
 	}
 }
@@ -284,7 +298,11 @@ func TestSandboxShares(t *testing.T) {
 	all := older.ID + " " + newer.ID + " " + other.ID + " "
 	for name, c := range map[string]struct{ key, from, want string }{
 		"the owner's": {h.alice, own + "/shares", all}, "an operator's": {h.root, operators + "/shares", all},
-		"of a port": {h.alice, own + "/shares?port=worker-1", older.ID + " " + newer.ID + " "}, "of a port, an operator's": {h.root, operators + "/shares?port=VSCODE", other.ID + " "},
+		"of a port": {
+			h.alice,
+			own + "/shares?port=worker-1",
+			older.ID + " " + newer.ID + " ",
+		}, "of a port, an operator's": {h.root, operators + "/shares?port=VSCODE", other.ID + " "},
 		"of a port without": {h.alice, own + "/shares?port=WORKER_2", ""},
 	} {
 		if got := list(c.key, c.from); got != c.want {
@@ -306,7 +324,8 @@ func TestSandboxShares(t *testing.T) {
 	if got := list(h.alice, own+"/shares"); got != other.ID+" " {
 		t.Errorf("left: %s", got)
 	}
-	if text := h.logs.String(); !strings.Contains(text, `"act":"revoke shares"`) || !strings.Contains(text, `"act":"list shares"`) {
+	if text := h.logs.String(); !strings.Contains(text, `"act":"revoke shares"`) ||
+		!strings.Contains(text, `"act":"list shares"`) {
 		t.Errorf("the log: %s", text)
 	}
 }

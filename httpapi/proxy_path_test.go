@@ -22,28 +22,33 @@ func (h *proxyHarness) passOf(port, rest string) string {
 func TestProxy_PathPageHasNoOrigin(t *testing.T) {
 	h, behind := newProxyHarness(t)
 	behind.serve(func(_ string, w http.ResponseWriter, _ *http.Request) bool {
-		for name, value := range map[string]string{"Content-Security-Policy": "sandbox allow-same-origin allow-scripts", "Set-Cookie": "a=1",
-			"Service-Worker-Allowed": "/", "Clear-Site-Data": "*", "Referrer-Policy": "unsafe-url", "X-Content-Type-Options": "theirs"} {
+		for name, value := range map[string]string{"Content-Security-Policy": "sandbox allow-same-origin allow-scripts",
+			"Set-Cookie":             "a=1",
+			"Service-Worker-Allowed": "/", "Clear-Site-Data": "*", "Referrer-Policy": "unsafe-url",
+			"X-Content-Type-Options": "theirs"} {
 			w.Header().Set(name, value)
 		}
 		return false
 	})
 	key := []string{proxy.HeaderKey, h.key}
 	for name, got := range map[string]reply{
-		"a worker, with the key":     h.ask("GET", h.at("WORKER_1", "/"), "", key...).want(t, 200),
-		"VSCODE, with the key":       h.ask("GET", h.at("VSCODE", "/"), "", key...).want(t, 200),
-		"the agent server":           h.ask("GET", h.at("AGENT_SERVER", "/page.html"), "", key...).want(t, 200),
-		"a write":                    h.ask("POST", h.at("WORKER_1", "/"), "", key...).want(t, 200),
-		"with a pass":                h.ask("GET", h.passOf("WORKER_1", "/app"), "").want(t, 200),
-		"VSCODE, with a pass":        h.ask("GET", h.passOf("VSCODE", "/app"), "").want(t, 200),
-		"a redirect":                 h.ask("GET", h.at("WORKER_1", ""), "", key...).want(t, 303),
-		"refused":                    h.ask("GET", h.at("WORKER_1", "/"), "").want(t, 401),
-		"refused, the agent server":  h.ask("GET", h.at("AGENT_SERVER", "/"), "").want(t, 401),
-		"an unknown sandbox":         h.ask("GET", h.front.URL+proxy.Path+"nosuch/WORKER_1/", "").want(t, 401),
-		"an unknown port":            h.ask("GET", h.at("7", "/"), "", key...).want(t, 404),
-		"a service worker":           h.ask("GET", h.at("WORKER_1", "/sw.js"), "", append(key, "Service-Worker", "script")...).want(t, 403),
-		"a service worker, by pass":  h.ask("GET", h.passOf("WORKER_1", "/sw.js"), "", "Service-Worker", "script").want(t, 403),
-		"a service worker, of agent": h.ask("GET", h.at("AGENT_SERVER", "/sw.js"), "", append(key, "Service-Worker", "script")...).want(t, 403),
+		"a worker, with the key":    h.ask("GET", h.at("WORKER_1", "/"), "", key...).want(t, 200),
+		"VSCODE, with the key":      h.ask("GET", h.at("VSCODE", "/"), "", key...).want(t, 200),
+		"the agent server":          h.ask("GET", h.at("AGENT_SERVER", "/page.html"), "", key...).want(t, 200),
+		"a write":                   h.ask("POST", h.at("WORKER_1", "/"), "", key...).want(t, 200),
+		"with a pass":               h.ask("GET", h.passOf("WORKER_1", "/app"), "").want(t, 200),
+		"VSCODE, with a pass":       h.ask("GET", h.passOf("VSCODE", "/app"), "").want(t, 200),
+		"a redirect":                h.ask("GET", h.at("WORKER_1", ""), "", key...).want(t, 303),
+		"refused":                   h.ask("GET", h.at("WORKER_1", "/"), "").want(t, 401),
+		"refused, the agent server": h.ask("GET", h.at("AGENT_SERVER", "/"), "").want(t, 401),
+		"an unknown sandbox":        h.ask("GET", h.front.URL+proxy.Path+"nosuch/WORKER_1/", "").want(t, 401),
+		"an unknown port":           h.ask("GET", h.at("7", "/"), "", key...).want(t, 404),
+		"a service worker": h.ask("GET", h.at("WORKER_1", "/sw.js"), "",
+			append(key, "Service-Worker", "script")...).want(t, 403),
+		"a service worker, by pass": h.ask("GET", h.passOf("WORKER_1", "/sw.js"), "", "Service-Worker",
+			"script").want(t, 403),
+		"a service worker, of agent": h.ask("GET", h.at("AGENT_SERVER", "/sw.js"), "",
+			append(key, "Service-Worker", "script")...).want(t, 403),
 	} {
 		sandboxed := false
 		for _, policy := range got.header.Values("Content-Security-Policy") {
@@ -52,7 +57,12 @@ func TestProxy_PathPageHasNoOrigin(t *testing.T) {
 		if !sandboxed {
 			t.Errorf("%s: policies %q", name, got.header.Values("Content-Security-Policy"))
 		}
-		for header, want := range map[string]string{"Set-Cookie": "", "Service-Worker-Allowed": "", "Clear-Site-Data": "", "X-Content-Type-Options": "nosniff"} {
+		for header, want := range map[string]string{
+			"Set-Cookie":             "",
+			"Service-Worker-Allowed": "",
+			"Clear-Site-Data":        "",
+			"X-Content-Type-Options": "nosniff",
+		} {
 			if have := strings.Join(got.header.Values(header), ", "); have != want {
 				t.Errorf("%s: %s %q", name, header, have)
 			}
@@ -68,17 +78,24 @@ func TestProxy_PassInThePath(t *testing.T) {
 		t.Fatalf("redirected to %s", to)
 	}
 	got := h.ask("GET", to+"?x=1", "", "Origin", "null", "Cookie", "front=1; sandbox-a=1").want(t, 200)
-	if one := behind.last(); one.uri != "/a%2Fb?x=1" || one.header.Get("X-Forwarded-Prefix") != prefix || one.header.Get("Cookie") != "" || one.header.Get("Origin") != h.front.URL {
+	if one := behind.last(); one.uri != "/a%2Fb?x=1" || one.header.Get("X-Forwarded-Prefix") != prefix ||
+		one.header.Get("Cookie") != "" || one.header.Get("Origin") != h.front.URL {
 		t.Errorf("arrived %+v", one)
 	}
-	for name, want := range map[string]string{"Access-Control-Allow-Origin": "null", "Access-Control-Allow-Credentials": "true", "Referrer-Policy": "no-referrer"} {
+	for name, want := range map[string]string{
+		"Access-Control-Allow-Origin":      "null",
+		"Access-Control-Allow-Credentials": "true",
+		"Referrer-Policy":                  "no-referrer",
+	} {
 		if have := got.header.Get(name); have != want {
 			t.Errorf("%s: %q", name, have)
 		}
 	}
 	h.ask("POST", to, "x", "Origin", "null").want(t, 200)
-	flight := h.ask("OPTIONS", to, "", "Origin", "null", "Access-Control-Request-Method", "PUT", "Access-Control-Request-Headers", "x-a").want(t, 204)
-	if flight.header.Get("Access-Control-Allow-Methods") != "PUT" || flight.header.Get("Access-Control-Allow-Headers") != "x-a" {
+	flight := h.ask("OPTIONS", to, "", "Origin", "null", "Access-Control-Request-Method", "PUT",
+		"Access-Control-Request-Headers", "x-a").want(t, 204)
+	if flight.header.Get("Access-Control-Allow-Methods") != "PUT" ||
+		flight.header.Get("Access-Control-Allow-Headers") != "x-a" {
 		t.Errorf("preflight %v", flight.header)
 	}
 	bare := h.ask("GET", h.front.URL+prefix+"?y=1", "").want(t, 303)
@@ -88,8 +105,10 @@ func TestProxy_PassInThePath(t *testing.T) {
 	pass := strings.TrimPrefix(prefix, proxy.Path+h.id+"/WORKER_1")
 	other := h.createSandbox(h.alice)
 	for name, at := range map[string]string{
-		"another port": h.at("WORKER_2", pass+"/"), "the agent server": h.at("AGENT_SERVER", pass+"/"), "another sandbox": h.front.URL + proxy.Path + other + "/WORKER_1" + pass + "/",
-		"another time": h.at("WORKER_1", strings.Replace(pass, ".bivouac/", ".bivouac/9", 1)+"/"), "cut off": h.at("WORKER_1", pass[:len(pass)-1]+"/"),
+		"another port": h.at("WORKER_2", pass+"/"), "the agent server": h.at("AGENT_SERVER",
+			pass+"/"), "another sandbox": h.front.URL + proxy.Path + other + "/WORKER_1" + pass + "/",
+		"another time": h.at("WORKER_1",
+			strings.Replace(pass, ".bivouac/", ".bivouac/9", 1)+"/"), "cut off": h.at("WORKER_1", pass[:len(pass)-1]+"/"),
 	} {
 		if got := h.ask("GET", at, ""); got.status != 401 {
 			t.Errorf("%s: %d", name, got.status)

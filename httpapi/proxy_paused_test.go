@@ -24,8 +24,9 @@ func TestProxy_PauseHoldsWhileATabIsOpen(t *testing.T) {
 		for name, code := range map[string]int{
 			"event socket":              int(ended(t, h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key))),
 			"event socket, first frame": int(ended(t, h.dialWithoutKey(h.key))),
-			"event socket with wake":    int(ended(t, h.mustDial("AGENT_SERVER", eventSocket+"?wake=true", proxy.HeaderKey, h.key))),
-			"worker's socket":           int(ended(t, h.mustDial("WORKER_1", "/ws", proxy.HeaderKey, h.key))),
+			"event socket with wake": int(ended(t,
+				h.mustDial("AGENT_SERVER", eventSocket+"?wake=true", proxy.HeaderKey, h.key))),
+			"worker's socket": int(ended(t, h.mustDial("WORKER_1", "/ws", proxy.HeaderKey, h.key))),
 		} {
 			if code != 4409 {
 				t.Errorf("%s: close code %d", name, code)
@@ -38,7 +39,8 @@ func TestProxy_PauseHoldsWhileATabIsOpen(t *testing.T) {
 		h.ask("POST", h.at("WORKER_1", "/api/conversations/x/events"), "{}", proxy.HeaderKey, h.key).want(t, 409)
 		h.ask("GET", h.front.URL+"/x", "", "Host", host, "Cookie", cookie).want(t, 409)
 		// Another site's page that embeds the sandbox or links to it.
-		h.ask("GET", h.front.URL+"/?wake=true", "", "Host", host, "Cookie", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate").want(t, 409)
+		h.ask("GET", h.front.URL+"/?wake=true", "", "Host", host, "Cookie", cookie, "Sec-Fetch-Site", "cross-site",
+			"Sec-Fetch-Mode", "navigate").want(t, 409)
 	}
 	if n := h.cluster.count() - commands; n != 0 || behind.count() != reached {
 		t.Errorf("%d commands, and the sandbox got %d requests", n, behind.count()-reached)
@@ -54,13 +56,22 @@ func TestProxy_PausedPage(t *testing.T) {
 	resumes, stop := h.scheduled()
 	defer stop()
 	h.pause()
-	html := []string{"Accept", "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode", "navigate", proxy.HeaderKey, h.key}
+	html := []string{
+		"Accept",
+		"text/html,application/xhtml+xml,*/*;q=0.8",
+		"Sec-Fetch-Mode",
+		"navigate",
+		proxy.HeaderKey,
+		h.key,
+	}
 	at := h.at("WORKER_1", `/a%2Fb?q=%22%3E%3Cscript%3E&wake=false&tkn=`)
 	page := h.ask("GET", at, "", html...).want(t, http.StatusConflict)
-	if kind := page.header.Get("Content-Type"); kind != "text/html; charset=utf-8" || strings.Contains(string(page.body), "<script>") {
+	if kind := page.header.Get("Content-Type"); kind != "text/html; charset=utf-8" ||
+		strings.Contains(string(page.body), "<script>") {
 		t.Errorf("%s: %s", kind, page.body)
 	}
-	if csp := strings.Join(page.header.Values("Content-Security-Policy"), ", "); !strings.Contains(csp, "default-src 'none'") {
+	if csp := strings.Join(page.header.Values("Content-Security-Policy"),
+		", "); !strings.Contains(csp, "default-src 'none'") {
 		t.Errorf("CSP %q", csp)
 	}
 	// What a browser makes of the form: the inputs become the query.
@@ -74,7 +85,9 @@ func TestProxy_PausedPage(t *testing.T) {
 	}
 	before := behind.count()
 	woken := h.ask("GET", h.at("WORKER_1", "/a%2Fb?"+query.Encode()), "", html...).want(t, http.StatusSeeOther)
-	if got, want := woken.header.Get("Location"), proxy.Path+h.id+"/WORKER_1/a%2Fb?q=%22%3E%3Cscript%3E&tkn="; got != want {
+	if got, want := woken.header.Get(
+		"Location",
+	), proxy.Path+h.id+"/WORKER_1/a%2Fb?q=%22%3E%3Cscript%3E&tkn="; got != want {
 		t.Errorf("then to %s, want %s", got, want)
 	}
 	if resumes() != 1 || behind.count() != before {

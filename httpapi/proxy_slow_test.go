@@ -68,9 +68,11 @@ const mostInFlight = 64 << 20
 func TestProxy_ReadersThatStop(t *testing.T) {
 	for name, request := range map[string]string{
 		"event stream": "GET /sandboxes/{box}/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: {key}\r\n\r\n",
-		"WebSocket through the proxy": "GET /sandboxes/{box}/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: {key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+		"WebSocket through the proxy": "GET /sandboxes/{box}/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " +
+			"{key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-		"the agent server's WebSocket": "GET /sandboxes/{box}/AGENT_SERVER/sockets/events/x HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: {key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+		"the agent server's WebSocket": "GET /sandboxes/{box}/AGENT_SERVER/sockets/events/x HTTP/1.1\r\nHost: " +
+			"x\r\nX-Session-API-Key: {key}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {

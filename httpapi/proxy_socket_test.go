@@ -36,7 +36,10 @@ func TestProxy_Socket_BothWays(t *testing.T) {
 	h, behind := newProxyHarness(t)
 	behind.serve(echoes)
 	for name, open := range map[string]func() *websocket.Conn{
-		"key in the header": func() *websocket.Conn { return h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key) },
+		"key in the header": func() *websocket.Conn {
+			return h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey,
+				h.key)
+		},
 		"owner's bearer": func() *websocket.Conn {
 			return h.mustDial("AGENT_SERVER", eventSocket, "Authorization", "Bearer "+h.alice)
 		},
@@ -45,7 +48,10 @@ func TestProxy_Socket_BothWays(t *testing.T) {
 		},
 		"key in the first frame":         func() *websocket.Conn { return h.dialWithoutKey(h.key) },
 		"owner's key in the first frame": func() *websocket.Conn { return h.dialWithoutKey(h.alice) },
-		"worker":                         func() *websocket.Conn { return h.mustDial("WORKER_1", "/any", proxy.HeaderKey, h.key) },
+		"worker": func() *websocket.Conn {
+			return h.mustDial("WORKER_1", "/any", proxy.HeaderKey,
+				h.key)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := open()
@@ -55,7 +61,8 @@ func TestProxy_Socket_BothWays(t *testing.T) {
 				}
 			}
 			got := behind.last()
-			if got.port == fsm.PortAgentServer && (got.header.Get(proxy.HeaderKey) != h.key || strings.Contains(got.uri, h.key) || got.header.Get("Authorization") != "") {
+			if got.port == fsm.PortAgentServer && (got.header.Get(proxy.HeaderKey) != h.key ||
+				strings.Contains(got.uri, h.key) || got.header.Get("Authorization") != "") {
 				t.Errorf("the agent server got %+v", got)
 			}
 			if got.port == proxy.PortWorker1 && got.header.Get(proxy.HeaderKey) != "" {
@@ -105,8 +112,10 @@ func TestProxy_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 	h, behind := newProxyHarness(t, func(c *Config) { c.Proxy.AuthTimeout = 300 * time.Millisecond })
 	behind.serve(echoes)
 	for name, frame := range map[string]string{
-		"wrong key": `{"type":"auth","session_api_key":"x"}`, "another user's": `{"type":"auth","session_api_key":"` + h.bob + `"}`,
-		"no auth frame": `{"role":"user","content":[]}`, "another type": `{"type":"x","session_api_key":"` + h.key + `"}`, "no JSON": "x",
+		"wrong key":      `{"type":"auth","session_api_key":"x"}`,
+		"another user's": `{"type":"auth","session_api_key":"` + h.bob + `"}`,
+		"no auth frame":  `{"role":"user","content":[]}`, "another type": `{"type":"x","session_api_key":"` + h.key + `"}`,
+		"no JSON":   "x",
 		"too large": `{"type":"auth","session_api_key":"` + strings.Repeat("x", 100_000) + `"}`, "nothing": "",
 	} {
 		for _, id := range []string{h.id, "nosuchsandbox"} {
@@ -123,7 +132,13 @@ func TestProxy_Socket_NobodyIsLetInWithoutAKey(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []struct{ port, rest string }{{"WORKER_1", "/sockets/x"}, {"VSCODE", "/sockets/x"}, {"AGENT_SERVER", "/api/x"}, {"AGENT_SERVER", "/x/sockets/y"}, {"99", "/sockets/x"}} {
+	for _, c := range []struct{ port, rest string }{
+		{"WORKER_1", "/sockets/x"},
+		{"VSCODE", "/sockets/x"},
+		{"AGENT_SERVER", "/api/x"},
+		{"AGENT_SERVER", "/x/sockets/y"},
+		{"99", "/sockets/x"},
+	} {
 		if _, res, err := h.dial(h.at(c.port, c.rest)); err == nil || res.StatusCode != 401 {
 			t.Errorf("%s%s: %v", c.port, c.rest, res)
 		}
@@ -171,7 +186,10 @@ func TestProxy_Socket_KeylessClientsGiveWay(t *testing.T) {
 		silent(fmt.Sprintf("10.0.1.%d", i))
 	}
 	until(t, "the room is full", func() bool { return h.server.proxy.Load().Unauthenticated == total })
-	for name, conn := range map[string]*websocket.Conn{"of the address's oldest": crowd[0], "of the oldest of all": other} {
+	for name, conn := range map[string]*websocket.Conn{
+		"of the address's oldest": crowd[0],
+		"of the oldest of all":    other,
+	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		if _, _, err := conn.Read(ctx); err == nil || ctx.Err() != nil {
 			t.Errorf("the connection %s is open: %v", name, err)
@@ -231,7 +249,10 @@ func (h *proxyHarness) openStreams(behind *sandboxPorts) (ends []func()) {
 		<-r.Context().Done()
 		return true
 	})
-	for _, conn := range []*websocket.Conn{h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key), h.dialWithoutKey(h.key)} {
+	for _, conn := range []*websocket.Conn{
+		h.mustDial("AGENT_SERVER", eventSocket, proxy.HeaderKey, h.key),
+		h.dialWithoutKey(h.key),
+	} {
 		say(h.t, conn, "x")
 		ends = append(ends, func() {
 			h.t.Helper()
@@ -263,7 +284,11 @@ func TestProxy_StreamsAreCut(t *testing.T) {
 		"pause":  func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
 		"delete": func(h *proxyHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) },
 		"another placement": func(h *proxyHarness) {
-			h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxRunning, Placement: &fsm.Placement{AllocID: "a2", Address: "127.0.0.1", Ports: h.ports}})
+			h.observe(h.id,
+				fsm.SandboxStatus{
+					State:     fsm.SandboxRunning,
+					Placement: &fsm.Placement{AllocID: "a2", Address: "127.0.0.1", Ports: h.ports},
+				})
 		},
 		"no placement": func(h *proxyHarness) { h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError}) },
 	} {
@@ -350,7 +375,8 @@ func TestProxy_ManyOpenAndCutAtOnce(t *testing.T) {
 			to := h.at([]string{"AGENT_SERVER", "WORKER_1"}[i%2], eventSocket)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(to, "http"), &websocket.DialOptions{HTTPHeader: http.Header{proxy.HeaderKey: {h.key}}})
+			conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(to, "http"),
+				&websocket.DialOptions{HTTPHeader: http.Header{proxy.HeaderKey: {h.key}}})
 			if err != nil {
 				return // the pause came first
 			}
@@ -402,7 +428,9 @@ func TestProxy_UpgradeByRawBytes(t *testing.T) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	_, _ = io.WriteString(conn, "GET "+proxy.Path+h.id+"/WORKER_1/ HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: "+h.key+"\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
+	_, _ = io.WriteString(conn,
+		"GET "+proxy.Path+h.id+"/WORKER_1/ HTTP/"+
+			"1.1\r\nHost: x\r\nX-Session-API-Key: "+h.key+"\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
 	r := bufio.NewReader(conn)
 	if line, _ := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 101 ") {
 		t.Fatalf("%q", line)

@@ -26,29 +26,37 @@ func TestProxy_WhoMayPass(t *testing.T) {
 		headers []string
 		want    int
 	}{
-		"sandbox key":                  {"AGENT_SERVER", []string{proxy.HeaderKey, h.key}, 200},
-		"owner's key":                  {"AGENT_SERVER", []string{proxy.HeaderKey, h.alice}, 200},
-		"owner's bearer":               {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.alice}, 200},
-		"owner's bearer, sandbox key":  {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.alice, proxy.HeaderKey, h.key}, 200},
-		"stranger's bearer, right key": {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.bob, proxy.HeaderKey, h.key}, 200},
-		"worker":                       {"WORKER_1", []string{proxy.HeaderKey, h.key}, 200},
-		"worker by its number":         {"8011", []string{proxy.HeaderKey, h.key}, 200},
-		"as a host name has it":        {"worker-1", []string{proxy.HeaderKey, h.key}, 200},
-		"no key":                       {"AGENT_SERVER", nil, 401},
-		"no key, worker":               {"WORKER_1", nil, 401},
-		"empty key":                    {"AGENT_SERVER", []string{proxy.HeaderKey, ""}, 401},
-		"wrong key":                    {"AGENT_SERVER", []string{proxy.HeaderKey, h.key + "x"}, 401},
-		"the key's hash":               {"AGENT_SERVER", []string{proxy.HeaderKey, apikey.Hash(h.key)}, 401},
-		"another sandbox's key":        {"AGENT_SERVER", []string{proxy.HeaderKey, bobsKey}, 401},
-		"another user":                 {"AGENT_SERVER", []string{proxy.HeaderKey, h.bob}, 401},
-		"another user's bearer":        {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.bob}, 401},
-		"an operator is no owner":      {"AGENT_SERVER", []string{proxy.HeaderKey, h.root}, 401},
-		"sandbox key as a bearer":      {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.key}, 401},
-		"no such port":                 {"WORKER_3", []string{proxy.HeaderKey, h.key}, 404},
-		"no such port, no key":         {"WORKER_3", nil, 401},
-		"number not exposed":           {"22", []string{proxy.HeaderKey, h.key}, 404},
-		"number with a zero":           {"08011", []string{proxy.HeaderKey, h.key}, 404},
-		"the port behind the number":   {itoa(h.ports["WORKER_1"]), []string{proxy.HeaderKey, h.key}, 404},
+		"sandbox key":    {"AGENT_SERVER", []string{proxy.HeaderKey, h.key}, 200},
+		"owner's key":    {"AGENT_SERVER", []string{proxy.HeaderKey, h.alice}, 200},
+		"owner's bearer": {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.alice}, 200},
+		"owner's bearer, sandbox key": {
+			"AGENT_SERVER",
+			[]string{"Authorization", "Bearer " + h.alice, proxy.HeaderKey, h.key},
+			200,
+		},
+		"stranger's bearer, right key": {
+			"AGENT_SERVER",
+			[]string{"Authorization", "Bearer " + h.bob, proxy.HeaderKey, h.key},
+			200,
+		},
+		"worker":                     {"WORKER_1", []string{proxy.HeaderKey, h.key}, 200},
+		"worker by its number":       {"8011", []string{proxy.HeaderKey, h.key}, 200},
+		"as a host name has it":      {"worker-1", []string{proxy.HeaderKey, h.key}, 200},
+		"no key":                     {"AGENT_SERVER", nil, 401},
+		"no key, worker":             {"WORKER_1", nil, 401},
+		"empty key":                  {"AGENT_SERVER", []string{proxy.HeaderKey, ""}, 401},
+		"wrong key":                  {"AGENT_SERVER", []string{proxy.HeaderKey, h.key + "x"}, 401},
+		"the key's hash":             {"AGENT_SERVER", []string{proxy.HeaderKey, apikey.Hash(h.key)}, 401},
+		"another sandbox's key":      {"AGENT_SERVER", []string{proxy.HeaderKey, bobsKey}, 401},
+		"another user":               {"AGENT_SERVER", []string{proxy.HeaderKey, h.bob}, 401},
+		"another user's bearer":      {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.bob}, 401},
+		"an operator is no owner":    {"AGENT_SERVER", []string{proxy.HeaderKey, h.root}, 401},
+		"sandbox key as a bearer":    {"AGENT_SERVER", []string{"Authorization", "Bearer " + h.key}, 401},
+		"no such port":               {"WORKER_3", []string{proxy.HeaderKey, h.key}, 404},
+		"no such port, no key":       {"WORKER_3", nil, 401},
+		"number not exposed":         {"22", []string{proxy.HeaderKey, h.key}, 404},
+		"number with a zero":         {"08011", []string{proxy.HeaderKey, h.key}, 404},
+		"the port behind the number": {itoa(h.ports["WORKER_1"]), []string{proxy.HeaderKey, h.key}, 404},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := behind.count()
@@ -66,7 +74,12 @@ func TestProxy_TellsNothingToStrangers(t *testing.T) {
 	h.apply("alice", &fsm.SandboxDeleteBody{ID: deleted})
 	paused := h.createSandbox(h.alice)
 	h.apply("alice", &fsm.SandboxPauseBody{ID: paused})
-	for _, key := range []string{"", h.bob, h.key[:42] + "!", "bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen)} {
+	for _, key := range []string{
+		"",
+		h.bob,
+		h.key[:42] + "!",
+		"bvk_" + apikey.Random(apikey.LookupLen) + "_" + apikey.Random(apikey.SecretLen),
+	} {
 		want := h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, key).want(t, 401)
 		for _, id := range []string{"nosuchsandbox", deleted, paused} {
 			for _, port := range []string{"AGENT_SERVER", "WORKER_1", "99"} {
@@ -107,14 +120,19 @@ func TestProxy_TellsNothingUnderLoad(t *testing.T) {
 
 func TestProxy_WhatTheSandboxGets(t *testing.T) {
 	h, behind := newProxyHarness(t)
-	headers := []string{"X-Custom", "1", "X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil", "X-Forwarded-Proto", "https", "Forwarded", "for=evil",
-		"X-Real-Ip", "6.6.6.6", "Cookie", "a=1; bivouac_proxy=x; b=2", "Connection", "X-Hop", "X-Hop", "1", response.HeaderRequestID, "req-1"}
-	h.ask("POST", h.at("AGENT_SERVER", "/api/x?b=2&a=%31;c&session_api_key=k"), "hello", append(headers, "Authorization", "Bearer "+h.alice)...).want(t, 200)
+	headers := []string{"X-Custom", "1", "X-Forwarded-For", "6.6.6.6", "X-Forwarded-Host", "evil", "X-Forwarded-Proto",
+		"https", "Forwarded", "for=evil",
+		"X-Real-Ip", "6.6.6.6", "Cookie", "a=1; bivouac_proxy=x; b=2", "Connection", "X-Hop", "X-Hop", "1",
+		response.HeaderRequestID, "req-1"}
+	h.ask("POST", h.at("AGENT_SERVER", "/api/x?b=2&a=%31;c&session_api_key=k"), "hello",
+		append(headers, "Authorization", "Bearer "+h.alice)...).want(t, 200)
 	got := behind.last()
-	if got.method != "POST" || got.uri != "/api/x?b=2&a=%31;c" || got.body != "hello" || got.host != strings.TrimPrefix(h.front.URL, "http://") {
+	if got.method != "POST" || got.uri != "/api/x?b=2&a=%31;c" || got.body != "hello" ||
+		got.host != strings.TrimPrefix(h.front.URL, "http://") {
 		t.Errorf("got %+v", got)
 	}
-	for name, want := range map[string]string{proxy.HeaderKey: h.key, "Authorization": "", "X-Custom": "1", "X-Hop": "", "Forwarded": "", "X-Real-Ip": "",
+	for name, want := range map[string]string{proxy.HeaderKey: h.key, "Authorization": "", "X-Custom": "1", "X-Hop": "",
+		"Forwarded": "", "X-Real-Ip": "",
 		"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Host": got.host, "X-Forwarded-Proto": "http",
 		"X-Forwarded-Prefix": proxy.Path + h.id + "/AGENT_SERVER", "Cookie": "", response.HeaderRequestID: "req-1"} {
 		if have := strings.Join(got.header.Values(name), ", "); have != want {
@@ -131,10 +149,13 @@ func TestProxy_WhatTheSandboxGets(t *testing.T) {
 
 func TestProxy_PathsArriveAsTheyWere(t *testing.T) {
 	h, behind := newProxyHarness(t)
-	for _, rest := range []string{"/", "/a/b", "/a%2Fb", "/%2e%2e/%2e", "//a//b", "/a/../../../b", "/..", "/.%2e/x", "/%41", "/a;b=c/d", "/%E4%B8%96", "/*", "//evil.org/x",
+	for _, rest := range []string{"/", "/a/b", "/a%2Fb", "/%2e%2e/%2e", "//a//b", "/a/../../../b", "/..", "/.%2e/x",
+		"/%41", "/a;b=c/d", "/%E4%B8%96", "/*", "//evil.org/x",
 		"/sandboxes/x/AGENT_SERVER/y", "/%00", "/%0d%0aX:%20y", "/a?b", "/?", "/?x=%zz&y=;", "/a?b#"} {
 		want, _, _ := strings.Cut(rest, "#")
-		answer := h.raw("GET " + proxy.Path + h.id + "/AGENT_SERVER" + want + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n")
+		answer := h.raw(
+			"GET " + proxy.Path + h.id + "/AGENT_SERVER" + want + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n",
+		)
 		if !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
 			t.Errorf("%s: %.80q", rest, answer)
 			continue
@@ -151,18 +172,27 @@ func TestProxy_PathsArriveAsTheyWere(t *testing.T) {
 
 func TestProxy_PathsThatNameNothing(t *testing.T) {
 	h, behind := newProxyHarness(t)
-	for _, path := range []string{"/sandboxes/", "/sandboxes//AGENT_SERVER/", "/sandboxes/" + h.id, "/sandboxes/" + h.id + "/", "/sandboxes/" + h.id + "//x",
-		"/sandboxes/%2e/AGENT_SERVER/", "/sandboxes/../AGENT_SERVER/", "/sandboxes/" + h.id + "%2FAGENT_SERVER/", "/sandboxes/" + h.id + "/AGENT%5FSERVER/",
-		"/sandboxes/" + h.id + "/AGENT_SERVER%2F", "/sandboxes/" + h.id + "%00/AGENT_SERVER/", "/sandboxes/" + strings.Repeat("a", 5000) + "/AGENT_SERVER/",
-		"/sandboxes/" + h.id + "/../" + h.id + "/AGENT_SERVER/", "/sandboxes/" + h.id + "/127.0.0.1:80/", "/sandboxes/" + h.id + "/@evil.org/"} {
-		answer := h.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n")
+	for _, path := range []string{"/sandboxes/", "/sandboxes//AGENT_SERVER/", "/sandboxes/" + h.id,
+		"/sandboxes/" + h.id + "/", "/sandboxes/" + h.id + "//x",
+		"/sandboxes/%2e/AGENT_SERVER/", "/sandboxes/../AGENT_SERVER/", "/sandboxes/" + h.id + "%2FAGENT_SERVER/",
+		"/sandboxes/" + h.id + "/AGENT%5FSERVER/",
+		"/sandboxes/" + h.id + "/AGENT_SERVER%2F", "/sandboxes/" + h.id + "%00/AGENT_SERVER/",
+		"/sandboxes/" + strings.Repeat("a", 5000) + "/AGENT_SERVER/",
+		"/sandboxes/" + h.id + "/../" + h.id + "/AGENT_SERVER/", "/sandboxes/" + h.id + "/127.0.0.1:80/",
+		"/sandboxes/" + h.id + "/@evil.org/"} {
+		answer := h.raw(
+			"GET " + path + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n",
+		)
 		if !strings.HasPrefix(answer, "HTTP/1.1 401 ") {
 			t.Errorf("%.80s: %.80q", path, answer)
 		}
 	}
-	for path, want := range map[string]string{"/sandboxes": "404", "//sandboxes/" + h.id + "/AGENT_SERVER/": "404", "/%73andboxes/" + h.id + "/AGENT_SERVER/": "404",
+	for path, want := range map[string]string{"/sandboxes": "404", "//sandboxes/" + h.id + "/AGENT_SERVER/": "404",
+		"/%73andboxes/" + h.id + "/AGENT_SERVER/":    "404",
 		"/x/../sandboxes/" + h.id + "/AGENT_SERVER/": "404", "/api/v1/sandboxes/" + h.id + "/AGENT_SERVER/": "404"} {
-		answer := h.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n")
+		answer := h.raw(
+			"GET " + path + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n",
+		)
 		if !strings.HasPrefix(answer, "HTTP/1.1 "+want) {
 			t.Errorf("%s: %.80q", path, answer)
 		}
@@ -177,18 +207,22 @@ func TestProxy_Smuggling(t *testing.T) {
 	start := "POST " + proxy.Path + h.id + "/AGENT_SERVER/one HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\n"
 	inner := "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 	for name, text := range map[string]string{
-		"two lengths":           start + "Content-Length: 0\r\nContent-Length: " + itoa(len(inner)) + "\r\n\r\n" + inner,
-		"two hosts":             start + "Host: y\r\nContent-Length: 0\r\n\r\n",
-		"length and chunks":     start + "Content-Length: " + itoa(5+len(inner)) + "\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n" + inner,
-		"chunks, badly":         start + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + inner,
-		"two encodings":         start + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + inner,
-		"space before colon":    start + "Content-Length : 5\r\n\r\nhello",
-		"bare line feed":        start + "Connection: close\r\nX: a\nContent-Length: 5\r\n\r\nhello",
-		"folded header":         start + "X: a\r\n b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-		"connection eats key":   start + "Connection: close, X-Session-API-Key\r\nContent-Length: 0\r\n\r\n",
-		"upgrade to h2c":        start + "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 0\r\n\r\n",
-		"absolute form":         strings.Replace(start, "POST ", "POST http://evil.org", 1) + "Content-Length: 0\r\nConnection: close\r\n\r\n",
-		"connect":               "CONNECT " + proxy.Path + h.id + "/AGENT_SERVER/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+		"two lengths": start + "Content-Length: 0\r\nContent-Length: " + itoa(len(inner)) + "\r\n\r\n" + inner,
+		"two hosts":   start + "Host: y\r\nContent-Length: 0\r\n\r\n",
+		"length and chunks": start + "Content-Length: " + itoa(5+len(inner)) + "\r\nTransfer-Encoding: " +
+			"chunked\r\nConnection: close\r\n\r\n0\r\n\r\n" + inner,
+		"chunks, badly":       start + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + inner,
+		"two encodings":       start + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + inner,
+		"space before colon":  start + "Content-Length : 5\r\n\r\nhello",
+		"bare line feed":      start + "Connection: close\r\nX: a\nContent-Length: 5\r\n\r\nhello",
+		"folded header":       start + "X: a\r\n b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+		"connection eats key": start + "Connection: close, X-Session-API-Key\r\nContent-Length: 0\r\n\r\n",
+		"upgrade to h2c": start + "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: " +
+			"AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: 0\r\n\r\n",
+		"absolute form": strings.Replace(start, "POST ", "POST http://evil.org",
+			1) + "Content-Length: 0\r\nConnection: close\r\n\r\n",
+		"connect": "CONNECT " + proxy.Path + h.id + "/AGENT_SERVER/ HTTP/1.1\r\nHost: " +
+			"x\r\nConnection: close\r\n\r\n",
 		"trace":                 strings.Replace(start, "POST", "TRACE", 1) + "Connection: close\r\n\r\n",
 		"carriage return":       strings.Replace(start, "one", "one\rX", 1) + "Content-Length: 0\r\n\r\n",
 		"header with a newline": start + "X: a\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
@@ -196,7 +230,8 @@ func TestProxy_Smuggling(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_ = h.raw(text)
 			for _, one := range behind.list {
-				if strings.Contains(one.uri, "smuggled") || one.host == "y" || one.header.Get(proxy.HeaderKey) != h.key || !strings.HasPrefix(one.uri, "/one") || one.method != "POST" {
+				if strings.Contains(one.uri, "smuggled") || one.host == "y" || one.header.Get(proxy.HeaderKey) != h.key ||
+					!strings.HasPrefix(one.uri, "/one") || one.method != "POST" {
 					t.Errorf("arrived: %+v", one)
 				}
 			}
@@ -263,7 +298,15 @@ func (h *proxyHarness) metricsText() string {
 func TestProxy_AnswersAreCleansed(t *testing.T) {
 	h, behind := newProxyHarness(t)
 	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
-		for _, name := range []string{"Set-Cookie", "Strict-Transport-Security", "Clear-Site-Data", "Service-Worker-Allowed", "Alt-Svc", response.HeaderRequestID, "X-Own"} {
+		for _, name := range []string{
+			"Set-Cookie",
+			"Strict-Transport-Security",
+			"Clear-Site-Data",
+			"Service-Worker-Allowed",
+			"Alt-Svc",
+			response.HeaderRequestID,
+			"X-Own",
+		} {
 			w.Header().Set(name, "theirs")
 		}
 		w.Header().Set("Cache-Control", "max-age=5")
@@ -275,15 +318,20 @@ func TestProxy_AnswersAreCleansed(t *testing.T) {
 		return true
 	})
 	prefix := proxy.Path + h.id + "/WORKER_1"
-	for to, want := range map[string]string{"/login?x=1": prefix + "/login?x=1", "relative": "relative", "https://example.org/x": "https://example.org/x",
-		"//example.org/x": "//example.org/x", prefix + "/x": prefix + "/x", "http://127.0.0.1:" + itoa(h.ports["WORKER_1"]) + "/x": prefix + "/x",
+	for to, want := range map[string]string{"/login?x=1": prefix + "/login?x=1", "relative": "relative",
+		"https://example.org/x": "https://example.org/x",
+		"//example.org/x":       "//example.org/x", prefix + "/x": prefix + "/x",
+		"http://127.0.0.1:" + itoa(h.ports["WORKER_1"]) + "/x": prefix + "/x",
 		"mailto:x": "mailto:x", "/a%2Fb": prefix + "/a%2Fb"} {
-		got := h.ask("POST", h.at("WORKER_1", "/?to="+strings.ReplaceAll(to, "%", "%25")), "", proxy.HeaderKey, h.key, "Origin", "http://localhost:3000").want(t, 302)
+		got := h.ask("POST", h.at("WORKER_1", "/?to="+strings.ReplaceAll(to, "%", "%25")), "", proxy.HeaderKey, h.key,
+			"Origin", "http://localhost:3000").want(t, 302)
 		if at := got.header.Get("Location"); at != want {
 			t.Errorf("Location %s became %s, want %s", to, at, want)
 		}
-		for name, want := range map[string]string{"Set-Cookie": "", "Strict-Transport-Security": "", "Clear-Site-Data": "", "Service-Worker-Allowed": "", "Alt-Svc": "", "X-Own": "theirs",
-			"Cache-Control": "max-age=5", "Pragma": "", "Access-Control-Allow-Origin": "http://localhost:3000", "Vary": "Origin, Accept", "X-Content-Type-Options": "nosniff"} {
+		for name, want := range map[string]string{"Set-Cookie": "", "Strict-Transport-Security": "", "Clear-Site-Data": "",
+			"Service-Worker-Allowed": "", "Alt-Svc": "", "X-Own": "theirs",
+			"Cache-Control": "max-age=5", "Pragma": "", "Access-Control-Allow-Origin": "http://localhost:3000",
+			"Vary": "Origin, Accept", "X-Content-Type-Options": "nosniff"} {
 			if have := strings.Join(got.header.Values(name), ", "); have != want {
 				t.Errorf("%s: %q, want %q", name, have, want)
 			}
@@ -299,7 +347,8 @@ func TestProxy_Preflight(t *testing.T) {
 	for _, id := range []string{h.id, "nosuchsandbox"} {
 		got := h.ask("OPTIONS", h.front.URL+proxy.Path+id+"/AGENT_SERVER/api/x", "", "Origin", "http://localhost:3000",
 			"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-session-api-key").want(t, 204)
-		if got.header.Get("Access-Control-Allow-Origin") != "http://localhost:3000" || got.header.Get("Access-Control-Allow-Headers") == "" {
+		if got.header.Get("Access-Control-Allow-Origin") != "http://localhost:3000" ||
+			got.header.Get("Access-Control-Allow-Headers") == "" {
 			t.Errorf("%v", got.header)
 		}
 	}
@@ -316,7 +365,8 @@ func TestProxy_SandboxThatDoesNotAnswer(t *testing.T) {
 	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 504)
 	h.ports = map[string]int{fsm.PortAgentServer: 1, proxy.PortWorker1: 1}
 	h.place()
-	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 502).is(t, `{"detail":"The sandbox does not answer."}`)
+	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.key).want(t, 502).is(t,
+		`{"detail":"The sandbox does not answer."}`)
 	h.ask("GET", h.at("WORKER_2", "/"), "", proxy.HeaderKey, h.key).want(t, 404)
 	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
 	h.ask("GET", h.at("AGENT_SERVER", "/"), "", proxy.HeaderKey, h.alice).want(t, 503)
@@ -351,7 +401,8 @@ func TestProxy_NoKeyInTheLog(t *testing.T) {
 	h.ports = map[string]int{fsm.PortAgentServer: 1}
 	h.place()
 	ended(t, conn)
-	if _, res, err := h.dial(h.at("AGENT_SERVER", "/sockets/events/1?session_api_key="+h.key)); err == nil || res.StatusCode != 502 {
+	if _, res, err := h.dial(h.at("AGENT_SERVER", "/sockets/events/1?session_api_key="+h.key)); err == nil ||
+		res.StatusCode != 502 {
 		t.Errorf("%v %v", res, err)
 	}
 	h.front.Close()
@@ -360,7 +411,8 @@ func TestProxy_NoKeyInTheLog(t *testing.T) {
 			t.Errorf("%s is in the log", what)
 		}
 	}
-	if !strings.Contains(h.logs.String(), `"route":"GET /sandboxes/"`) || !strings.Contains(h.logs.String(), `"sandbox":"`+h.id+`"`) {
+	if !strings.Contains(h.logs.String(), `"route":"GET /sandboxes/"`) ||
+		!strings.Contains(h.logs.String(), `"sandbox":"`+h.id+`"`) {
 		t.Errorf("log: %s", h.logs.String())
 	}
 }

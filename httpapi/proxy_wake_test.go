@@ -22,7 +22,8 @@ func (h *proxyHarness) scheduled() (resumes func() int, stop func()) {
 	group.Go(func() {
 		for {
 			v := h.cluster.store.View()
-			if row := v.SandboxAny(h.id); row != nil && row.Desired == fsm.DesiredRunning && row.Status.Generation < row.Generation {
+			if row := v.SandboxAny(h.id); row != nil && row.Desired == fsm.DesiredRunning &&
+				row.Status.Generation < row.Generation {
 				mu.Lock()
 				n++
 				mu.Unlock()
@@ -106,19 +107,37 @@ func TestProxy_DoesNotServe(t *testing.T) {
 		want   int
 		detail string
 	}{
-		"paused":      {path: "/x", state: (*proxyHarness).pause, want: 409, detail: `"status":"PAUSED"`},
-		"wake is off": {change: func(c *Config) { c.Proxy.Wake = false }, state: (*proxyHarness).pause, want: 409, detail: `"status":"PAUSED"`},
-		"being paused, and no work": {path: "/x", state: func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
+		"paused": {path: "/x", state: (*proxyHarness).pause, want: 409, detail: `"status":"PAUSED"`},
+		"wake is off": {
+			change: func(c *Config) { c.Proxy.Wake = false },
+			state:  (*proxyHarness).pause,
+			want:   409,
+			detail: `"status":"PAUSED"`,
+		},
+		"being paused, and no work": {path: "/x", state: func(h *proxyHarness) {
+			h.apply("alice",
+				&fsm.SandboxPauseBody{ID: h.id})
+		},
 			want: 409, detail: "being paused"},
-		"does not come up": {change: func(c *Config) { c.Proxy.StartWait = 500 * time.Millisecond }, state: (*proxyHarness).pause,
-			want: 503, detail: "is starting"},
+		"does not come up": {change: func(c *Config) { c.Proxy.StartWait = 500 * time.Millisecond },
+			state: (*proxyHarness).pause,
+			want:  503, detail: "is starting"},
 		"starting": {change: func(c *Config) { c.Proxy.StartWait = 500 * time.Millisecond }, state: func(h *proxyHarness) {
 			h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxStarting})
 		}, want: 503, detail: "is starting"},
-		"being paused": {state: func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) }, want: 503, detail: "being paused"},
-		"error":        {state: func(h *proxyHarness) { h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError}) }, want: 503, detail: "ERROR"},
+		"being paused": {
+			state:  func(h *proxyHarness) { h.apply("alice", &fsm.SandboxPauseBody{ID: h.id}) },
+			want:   503,
+			detail: "being paused",
+		},
+		"error": {
+			state:  func(h *proxyHarness) { h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxError}) },
+			want:   503,
+			detail: "ERROR",
+		},
 		"its client is drained": {state: func(h *proxyHarness) {
-			h.observe(h.id, fsm.SandboxStatus{State: fsm.SandboxPaused, Reason: fsm.ReasonClient, Detail: "its Nomad client one is drained"})
+			h.observe(h.id,
+				fsm.SandboxStatus{State: fsm.SandboxPaused, Reason: fsm.ReasonClient, Detail: "its Nomad client one is drained"})
 		}, want: 503, detail: "The sandbox is paused: its Nomad client one is drained."},
 		"deleted": {state: func(h *proxyHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) }, want: 401},
 		"no leader to wake it": {state: func(h *proxyHarness) {

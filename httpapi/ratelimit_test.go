@@ -33,12 +33,18 @@ func TestLimits_AFloodRefusesNoNeighbour(t *testing.T) {
 		"no key, models": func(ctx context.Context) int {
 			return h.do("", "POST", pathChat, chatBody).status
 		},
-		"a key that is not good": func(context.Context) int { return h.do("nonsense", "GET", "/api/v1/sandboxes/search", "").status },
+		"a key that is not good": func(context.Context) int {
+			return h.do("nonsense", "GET", "/api/v1/sandboxes/search",
+				"").status
+		},
 		"a token that is not good": func(context.Context) int {
 			return h.do("", "POST", pathChat, chatBody, "Authorization", "Bearer nonsense").status
 		},
-		"a neighbour's model calls": func(ctx context.Context) int { return h.ask(ctx, token, pathChat, chatBody).StatusCode },
-		"a neighbour":               func(context.Context) int { return h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").status },
+		"a neighbour's model calls": func(ctx context.Context) int {
+			return h.ask(ctx, token, pathChat,
+				chatBody).StatusCode
+		},
+		"a neighbour": func(context.Context) int { return h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").status },
 	}
 	refused := map[string]bool{}
 	var mu sync.Mutex

@@ -47,11 +47,13 @@ func TestServer_Reload_BoundsWhatComesNext(t *testing.T) {
 
 	set(func(r *Reloadable) { r.MaxConnections, r.MaxConnectionsPerAddress = 2, 1 })
 	h.busy("127.0.0.9", address)
-	if got, _, err := exchangeOver(dialFrom(t, "127.0.0.9", address), "GET /server_info HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusServiceUnavailable || err != nil {
+	if got, _, err := exchangeOver(dialFrom(t, "127.0.0.9", address),
+		"GET /server_info HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusServiceUnavailable || err != nil {
 		t.Errorf("a second connection of an address: %d, %v", got, err)
 	}
 	set(func(r *Reloadable) { r.MaxConnectionsPerAddress = 0 })
-	if got, _, err := exchangeOver(dialFrom(t, "127.0.0.9", address), "GET /alive HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || err != nil {
+	if got, _, err := exchangeOver(dialFrom(t, "127.0.0.9", address),
+		"GET /alive HTTP/1.1\r\nHost: x\r\n\r\n"); got != http.StatusOK || err != nil {
 		t.Errorf("a second connection without a limit: %d, %v", got, err)
 	}
 
@@ -89,7 +91,10 @@ func TestServer_Reload_BesideRequests(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got, want := h.server.conns.room.Limits(), (places.Limits{Total: h.server.live.Load().MaxConnections, Each: 512}); got != want {
+	if got, want := h.server.conns.room.Limits(), (places.Limits{
+		Total: h.server.live.Load().MaxConnections,
+		Each:  512,
+	}); got != want {
 		t.Errorf("the connections have %+v, want %+v", got, want)
 	}
 }

@@ -30,7 +30,16 @@ func TestRouter_TrailingSlashIsRedirected(t *testing.T) {
 			t.Errorf("%s %s: Location %q, want %q", tt.method, tt.path, got, tt.location)
 		}
 	}
-	for _, path := range []string{"/", "//", "/api/settings//", "//api/settings/", "//evil.example/", "/nowhere/", "/api/settings%2F", "/api/v1/sandboxes/%2F"} {
+	for _, path := range []string{
+		"/",
+		"//",
+		"/api/settings//",
+		"//api/settings/",
+		"//evil.example/",
+		"/nowhere/",
+		"/api/settings%2F",
+		"/api/v1/sandboxes/%2F",
+	} {
 		if res := h.do(h.alice, "GET", path, "").want(t, http.StatusNotFound); res.header.Get("Location") != "" {
 			t.Errorf("%s redirects", path)
 		}
@@ -54,7 +63,8 @@ func TestBody_Gzip(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.MaxBodyBytes = 10_000 })
 	const body = `{"language":"de"}`
 	h.do(h.alice, "POST", "/api/settings", packed(t, body), "Content-Encoding", "gzip").want(t, 200)
-	if got := h.do(h.alice, "GET", "/api/settings", "").want(t, 200); !strings.Contains(string(got.body), `"language":"de"`) {
+	if got := h.do(h.alice, "GET", "/api/settings",
+		"").want(t, 200); !strings.Contains(string(got.body), `"language":"de"`) {
 		t.Errorf("%s", got.body)
 	}
 	h.do(h.alice, "POST", "/api/settings", body, "Content-Encoding", "identity").want(t, 200)
@@ -63,7 +73,11 @@ func TestBody_Gzip(t *testing.T) {
 	bomb := packed(t, `{"language":"`+strings.Repeat("x", 1_000_000)+`"}`)
 	h.do(h.alice, "POST", "/api/settings", bomb, "Content-Encoding", "gzip").want(t, 413)
 	whole := packed(t, body)
-	for name, broken := range map[string]string{"no gzip": body, "cut off": whole[:len(whole)-5], "wrong sum": whole[:len(whole)-8] + "xxxx" + whole[len(whole)-4:]} {
+	for name, broken := range map[string]string{
+		"no gzip":   body,
+		"cut off":   whole[:len(whole)-5],
+		"wrong sum": whole[:len(whole)-8] + "xxxx" + whole[len(whole)-4:],
+	} {
 		t.Run(name, func(t *testing.T) {
 			h.do(h.alice, "POST", "/api/settings", broken, "Content-Encoding", "gzip").want(t, 400)
 		})
@@ -80,7 +94,8 @@ func TestBody_Gzip(t *testing.T) {
 func TestBody_GzipAndIdempotency(t *testing.T) {
 	h := newHarness(t).withSpec()
 	first := h.do(h.alice, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, "k").want(t, 200)
-	again := h.do(h.alice, "POST", "/api/v1/sandboxes", packed(t, ""), headerIdempotencyKey, "k", "Content-Encoding", "gzip").want(t, 200)
+	again := h.do(h.alice, "POST", "/api/v1/sandboxes", packed(t, ""), headerIdempotencyKey, "k", "Content-Encoding",
+		"gzip").want(t, 200)
 	if string(first.body) != string(again.body) {
 		t.Errorf("%s and %s", first.body, again.body)
 	}
@@ -104,7 +119,8 @@ func TestBody_NullCharacter(t *testing.T) {
 		{"POST", "/api/settings", `{"a\u0000":1}`, `["body","**********"]`},
 	} {
 		res := h.do(h.alice, tt.method, tt.path, tt.body).want(t, 422)
-		if text := string(res.body); !strings.Contains(text, tt.loc) || !strings.Contains(text, "null character") || strings.Contains(text, `x\u0000y`) {
+		if text := string(res.body); !strings.Contains(text, tt.loc) || !strings.Contains(text, "null character") ||
+			strings.Contains(text, `x\u0000y`) {
 			t.Errorf("%s: %s", tt.body, text)
 		}
 	}
@@ -125,7 +141,8 @@ func TestBody_TwoReadingsAreRefused(t *testing.T) {
 		{`{"\ud83d":"de"}`, `["body","2"]`, "Lone surrogate"},
 	} {
 		res := h.do(h.alice, "POST", "/api/settings", tt.body).want(t, 422)
-		if text := string(res.body); !strings.Contains(text, tt.loc) || !strings.Contains(text, tt.text) || !strings.Contains(text, "json_invalid") {
+		if text := string(res.body); !strings.Contains(text, tt.loc) || !strings.Contains(text, tt.text) ||
+			!strings.Contains(text, "json_invalid") {
 			t.Errorf("%s: %s", tt.body, text)
 		}
 	}
@@ -138,7 +155,8 @@ func TestBody_Charset(t *testing.T) {
 		h.do(h.alice, "POST", "/api/settings", `{}`, "Content-Type", "application/json; charset="+name).want(t, 200)
 	}
 	for _, name := range []string{"utf-16", "UTF-16LE", "utf-32", "iso-8859-1", "shift_jis", "x"} {
-		res := h.do(h.alice, "POST", "/api/settings", `{"language":"de"}`, "Content-Type", "application/json; charset="+name).want(t, 415)
+		res := h.do(h.alice, "POST", "/api/settings", `{"language":"de"}`, "Content-Type",
+			"application/json; charset="+name).want(t, 415)
 		if !strings.Contains(string(res.body), "UTF-8") {
 			t.Errorf("%s: %s", name, res.body)
 		}
@@ -152,11 +170,15 @@ func TestServer_TooLargeABodyIsAnswered(t *testing.T) {
 	address, _ := served(t, h)
 	piece := bytes.Repeat([]byte("x"), 1<<20)
 	const pieces = 64 // more than the kernel keeps for a connection
-	for name, framing := range map[string]string{"length": fmt.Sprintf("Content-Length: %d", pieces<<20), "chunks": "Transfer-Encoding: chunked"} {
+	for name, framing := range map[string]string{
+		"length": fmt.Sprintf("Content-Length: %d", pieces<<20),
+		"chunks": "Transfer-Encoding: chunked",
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := dial(t, address)
-			head := "POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer " + h.alice + "\r\n" + framing + "\r\n\r\n"
+			head := "POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Type: " +
+				"application/json\r\nAuthorization: Bearer " + h.alice + "\r\n" + framing + "\r\n\r\n"
 			if _, err := io.WriteString(c, head); err != nil {
 				t.Fatal(err)
 			}

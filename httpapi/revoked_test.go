@@ -84,7 +84,11 @@ func TestRevoked_EveryRoute(t *testing.T) {
 					h.apply("alice", &fsm.SandboxDeleteBody{ID: sb})
 				}
 			})
-			sum, written, sent, members := h.cluster.store.Checksum(), h.secrets.written(), len(h.agents.sent()), len(h.cluster.members)
+			sum, written, sent, members := h.cluster.store.Checksum(), h.secrets.written(), len(
+				h.agents.sent(),
+			), len(
+				h.cluster.members,
+			)
 			index := h.cluster.store.Index()
 			res := h.do(key, method, path, body)
 			if answersFromItself(r) {
@@ -145,7 +149,10 @@ func TestRevoked_Proxy(t *testing.T) {
 		"its owner's key was revoked": {
 			func(h *proxyHarness) string { return h.alice }, func(h *proxyHarness) { h.revoke(h.alice) }},
 		"the sandbox was deleted": {
-			func(h *proxyHarness) string { return h.key }, func(h *proxyHarness) { h.apply("alice", &fsm.SandboxDeleteBody{ID: h.id}) }},
+			func(h *proxyHarness) string { return h.key }, func(h *proxyHarness) {
+				h.apply("alice",
+					&fsm.SandboxDeleteBody{ID: h.id})
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, behind := newProxyHarness(t)
@@ -234,7 +241,8 @@ func TestRevoked_NodeThatWasCutOff(t *testing.T) {
 		c.Isolate(follower)
 		propose(&fsm.APIKeyRevokeBody{ID: 1}, "revoke")
 		c.Heal()
-		if v, err := c.Node(follower).View(t.Context(), cluster.Stale); err != nil || !v.APIKeyByLookup(key.Lookup).Valid(time.Now()) {
+		if v, err := c.Node(follower).View(t.Context(), cluster.Stale); err != nil ||
+			!v.APIKeyByLookup(key.Lookup).Valid(time.Now()) {
 			t.Fatalf("the follower has heard of it: %v", err)
 		}
 		for _, one := range [][2]string{{"POST", "/api/settings"}, {"GET", "/api/settings"}} {

@@ -143,7 +143,8 @@ func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	default:
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		response.FailureOf(response.Error(http.StatusMethodNotAllowed, "Method Not Allowed"), response.FormatDetail, "").Write(w)
+		response.FailureOf(response.Error(http.StatusMethodNotAllowed, "Method Not Allowed"), response.FormatDetail,
+			"").Write(w)
 	}
 }
 

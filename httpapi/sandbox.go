@@ -60,7 +60,8 @@ func (s *Server) handleSandboxGet(c *call) (answer, error) {
 }
 
 func errBatch(what string, n int) *response.HTTPError {
-	return response.Error(http.StatusBadRequest, fmt.Sprintf("Cannot request more than %d %s at once, got %d", maxBatch, what, n))
+	return response.Error(http.StatusBadRequest,
+		fmt.Sprintf("Cannot request more than %d %s at once, got %d", maxBatch, what, n))
 }
 
 // Lengths of a new sandbox's id and key: 16 and 32 random bytes in base62.

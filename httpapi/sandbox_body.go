@@ -116,7 +116,8 @@ func movedDetail(row *fsm.Sandbox) string {
 	case h.CopyAt.IsZero():
 		return "the Nomad client " + h.From + " was lost before anything was written: the workspace is new"
 	}
-	return "the Nomad client " + h.From + " was lost: the workspace is the copy of " + h.CopyAt.UTC().Format(time.RFC3339) +
+	return "the Nomad client " + h.From + " was lost: the " +
+		"workspace is the copy of " + h.CopyAt.UTC().Format(time.RFC3339) +
 		", and what was written later is gone"
 }
 

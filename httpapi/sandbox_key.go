@@ -43,7 +43,8 @@ func (c *call) rotateKey(find func(*fsm.View, string) (*fsm.Sandbox, error), ope
 		case row == nil:
 			return nil, secretWrites{}, response.NotFound()
 		case !v.Active(fsm.VersionRotate):
-			return nil, secretWrites{}, fsm.NeedsVersion("replacing the key of a sandbox", fsm.VersionRotate, v.ProtocolVersion())
+			return nil, secretWrites{}, fsm.NeedsVersion("replacing the key of a sandbox", fsm.VersionRotate,
+				v.ProtocolVersion())
 		}
 		return c.newKey(row, operator)
 	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })

@@ -28,10 +28,12 @@ func TestRotateKey(t *testing.T) {
 			behind.serve(echoes)
 			h.raised()
 			secrets := pathSandboxes + "/" + h.id + "/settings/secrets"
-			cookie, _ := cookieOf(t, h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200))
+			cookie, _ := cookieOf(t,
+				h.ask("GET", h.front.URL, "", "Host", h.host("VSCODE"), proxy.HeaderKey, h.key).want(t, 200))
 			requests := map[string]func() reply{
 				"a command": func() reply {
-					return h.ask("POST", h.at("AGENT_SERVER", "/api/bash/execute_bash_command"), `{"command":"id"}`, proxy.HeaderKey, h.key)
+					return h.ask("POST", h.at("AGENT_SERVER", "/api/bash/execute_bash_command"), `{"command":"id"}`, proxy.HeaderKey,
+						h.key)
 				},
 				"a page": func() reply {
 					return h.ask("GET", h.front.URL+"/x", "", "Host", h.host("WORKER_1"), proxy.HeaderKey, h.key)
@@ -70,7 +72,8 @@ func TestRotateKey(t *testing.T) {
 			}
 			h.place()
 			entry := h.secrets.last(fsm.SandboxKeyPath(h.id))
-			if shown := string(h.do(h.alice, "GET", pathSandboxes+"?id="+h.id, "").want(t, 200).body); !strings.Contains(shown, entry["key"]) || entry["key"] == h.key {
+			if shown := string(h.do(h.alice, "GET", pathSandboxes+"?id="+h.id,
+				"").want(t, 200).body); !strings.Contains(shown, entry["key"]) || entry["key"] == h.key {
 				t.Errorf("shown %s", shown)
 			}
 			h.do(entry["key"], "GET", secrets, "").want(t, 200)
@@ -88,7 +91,8 @@ func TestRotateKey_KeepsTheKeyOfTheData(t *testing.T) {
 	was := h.secrets.last(fsm.SandboxKeyPath(id))
 	h.do(h.alice, "POST", pathSandboxes+"/"+id+"/rotate-key", "").want(t, 200)
 	now := h.secrets.last(fsm.SandboxKeyPath(id))
-	if now[fsm.MemberSecretKey] == "" || now[fsm.MemberSecretKey] != was[fsm.MemberSecretKey] || now[fsm.MemberKey] == was[fsm.MemberKey] || len(now) != len(was) {
+	if now[fsm.MemberSecretKey] == "" || now[fsm.MemberSecretKey] != was[fsm.MemberSecretKey] ||
+		now[fsm.MemberKey] == was[fsm.MemberKey] || len(now) != len(was) {
 		t.Errorf("before %v, then %v", was, now)
 	}
 	row := h.cluster.store.View().SandboxAny(id)
@@ -139,7 +143,8 @@ func TestRotateKey_FormerEntryIsGone(t *testing.T) {
 	if now := h.secrets.last(fsm.SandboxKeyPath(id)); err != nil || entry[fsm.MemberKey] != now[fsm.MemberKey] {
 		t.Errorf("the entry by the former row: %v, %v", entry, err)
 	}
-	if _, err := h.server.forProxy().SandboxKey(t.Context(), row.KeyRef); response.FailureOf(err, response.FormatDetail, "").Status != 503 {
+	if _, err := h.server.forProxy().SandboxKey(t.Context(),
+		row.KeyRef); response.FailureOf(err, response.FormatDetail, "").Status != 503 {
 		t.Errorf("the proxy's key by the former row: %v", err)
 	}
 	again := h.do(h.alice, "POST", share, "{}", "Idempotency-Key", "k").want(t, 409)
@@ -148,7 +153,8 @@ func TestRotateKey_FormerEntryIsGone(t *testing.T) {
 	}
 	h.do(h.alice, "DELETE", pathSandboxes+"/"+id, "").want(t, 200)
 	h.do(h.alice, "POST", share, "{}", "Idempotency-Key", "k").want(t, 404)
-	if _, err := h.server.sandboxEntry(t.Context(), row); response.FailureOf(err, response.FormatDetail, "").Status != 404 {
+	if _, err := h.server.sandboxEntry(t.Context(), row); response.FailureOf(err, response.FormatDetail,
+		"").Status != 404 {
 		t.Errorf("the entry of a deleted sandbox: %v", err)
 	}
 }

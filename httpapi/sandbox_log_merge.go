@@ -84,7 +84,12 @@ type streamChunk struct {
 }
 
 func followStreams(streams []taskStream) *followedStreams {
-	f := &followedStreams{streams: streams, chunks: make(chan streamChunk), closed: make(chan struct{}), open: len(streams)}
+	f := &followedStreams{
+		streams: streams,
+		chunks:  make(chan streamChunk),
+		closed:  make(chan struct{}),
+		open:    len(streams),
+	}
 	for _, s := range streams {
 		f.readers.Go(func() { f.read(s) })
 	}

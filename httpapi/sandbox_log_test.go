@@ -69,11 +69,19 @@ func TestSandboxLogs(t *testing.T) {
 	h.do(h.alice, "GET", path+"?stream=stderr&tail=100", "").want(t, 200)
 	h.do(h.alice, "GET", path+"?stream=stdout&tail=0", "").want(t, 200)
 	h.do(h.alice, "GET", path+"?tail=1048576&x=y&stream=stdout", "").want(t, 200)
-	want := sprint("c1 %s stdout 65536 false\nc1 %s stderr 100 false\nc1 %s stdout 0 false\nc1 %s stdout 1048576 false", id, id, id, id)
+	want := sprint("c1 %s stdout 65536 false\nc1 %s stderr 100 false\nc1 %s stdout 0 false\nc1 %s stdout 1048576 false",
+		id, id, id, id)
 	if got := strings.Join(l.asks, "\n"); got != want {
 		t.Fatalf("asked\n%s\nwant\n%s", got, want)
 	}
-	for _, query := range []string{"?tail=1048577", "?tail=-1", "?tail=x", "?stream=both", "?follow=perhaps", "?run=first"} {
+	for _, query := range []string{
+		"?tail=1048577",
+		"?tail=-1",
+		"?tail=x",
+		"?stream=both",
+		"?follow=perhaps",
+		"?run=first",
+	} {
 		h.do(h.alice, "GET", path+query, "").want(t, 422)
 	}
 	h.do(h.bob, "GET", path, "").want(t, 404).is(t, `{"detail":"Not Found"}`)
@@ -108,7 +116,8 @@ func TestSandboxLogs_BothStreams(t *testing.T) {
 		id := h.createSandbox(h.alice)
 		want = strings.ReplaceAll(want, "ID", id)
 		for _, got := range []reply{
-			h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs", ""), h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?run=last", ""),
+			h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs",
+				""), h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?run=last", ""),
 			h.do(h.root, "GET", pathOperator+"/sandboxes/"+id+"/logs?stream=all", ""),
 		} {
 			if got.status != 200 || string(got.body) != want {
@@ -127,7 +136,8 @@ func TestSandboxLogs_OfThePreviousRun(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	l.err = fsm.Errorf(fsm.CodeNotFound, "no earlier run")
-	h.do(h.alice, "GET", path, "").want(t, 404).is(t, `{"detail":"The logs of an earlier run of the sandbox are not kept"}`)
+	h.do(h.alice, "GET", path, "").want(t, 404).is(t,
+		`{"detail":"The logs of an earlier run of the sandbox are not kept"}`)
 }
 
 // TestSandboxLogs_FollowBothStreams: whole lines of both come as they are written.
@@ -171,8 +181,11 @@ func TestSandboxLogs_FollowBothStreams(t *testing.T) {
 // stops, or the operator's key does.
 func TestSandboxLogs_AnOperatorFollows(t *testing.T) {
 	for what, end := range map[string]func(*harness, string){
-		"the sandbox is deleted": func(h *harness, id string) { h.do(h.alice, "DELETE", pathSandboxes+"/"+id, "").want(t, 200) },
-		"the key is revoked":     func(h *harness, _ string) { h.revoke(h.root) },
+		"the sandbox is deleted": func(h *harness, id string) {
+			h.do(h.alice, "DELETE", pathSandboxes+"/"+id,
+				"").want(t, 200)
+		},
+		"the key is revoked": func(h *harness, _ string) { h.revoke(h.root) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			h, id, write, read, l := followerOf(t, func(h *harness, id string) (string, string) {
@@ -199,7 +212,10 @@ func TestSandboxLogs_AnOperatorFollows(t *testing.T) {
 }
 
 // follower follows a log on a real connection.
-func follower(t *testing.T, change ...func(*Config)) (h *harness, id string, write *io.PipeWriter, read func() (string, error), l *fakeLogs) {
+func follower(
+	t *testing.T,
+	change ...func(*Config),
+) (h *harness, id string, write *io.PipeWriter, read func() (string, error), l *fakeLogs) {
 	t.Helper()
 	return followerOf(t, func(h *harness, id string) (string, string) {
 		return h.alice, pathSandboxes + "/" + id + "/logs?follow=true"
@@ -280,7 +296,8 @@ func TestSandboxLogs_FollowEndsWithTheSandboxAndTheNode(t *testing.T) {
 
 func TestSandboxLogs_FollowersAreBounded(t *testing.T) {
 	h, id, write, read, l := follower(t, func(c *Config) { c.Proxy.MaxFollowers = 1 })
-	if res := h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?follow=1", "").want(t, 503); res.header.Get("Retry-After") == "" {
+	if res := h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs?follow=1",
+		"").want(t, 503); res.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
 	h.do(h.alice, "GET", pathSandboxes+"/"+id+"/logs", "").want(t, 200)

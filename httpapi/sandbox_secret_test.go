@@ -14,7 +14,9 @@ func (h *harness) withOwnSecrets() (id, key string) {
 		"gitlab":{"token":"GITLABVALUE"}},
 	  "custom_secrets":{"DATABASE_URL":{"secret":"DBVALUE","description":"the database"},
 	  "GITLAB_TOKEN":{"secret":"MINE"}}}}`).want(h.t, 200)
-	h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"GITHUBVALUE"},"gitlab":{"token":"GITLABVALUE"},"bitbucket":{"user_id":"x"}}}`).want(h.t, 200)
+	h.do(h.alice, "POST", providersPath,
+		`{"provider_tokens":{"github":{"token":"GITHUBVALUE"},"gitlab":{"token":"GITLABVALUE"},`+
+			`"bitbucket":{"user_id":"x"}}}`).want(h.t, 200)
 	id = h.createSandbox(h.alice)
 	h.observe(id, running())
 	return id, h.secrets.last(fsm.SandboxKeyPath(id))["key"]
@@ -23,7 +25,8 @@ func (h *harness) withOwnSecrets() (id, key string) {
 // The values of a store that was lost are no fault of this program without words.
 func TestSecrets_LostValueSaysSo(t *testing.T) {
 	h := newHarness(t).newest().withSpec()
-	h.do(h.alice, "POST", "/api/settings", `{"mcp_config":{"sse_servers":[{"url":"https://mcp.example.org"}]}}`).want(t, 200)
+	h.do(h.alice, "POST", "/api/settings",
+		`{"mcp_config":{"sse_servers":[{"url":"https://mcp.example.org"}]}}`).want(t, 200)
 	h.secrets.set(func(s *fakeSecrets) { clear(s.entries) })
 	for _, path := range []string{"/api/settings"} {
 		res := h.do(h.alice, "GET", path, "").want(t, 500)
@@ -41,7 +44,11 @@ func TestSandboxSecrets_ListAndValue(t *testing.T) {
 	  {"name":"DATABASE_URL","description":"the database"},
 	  {"name":"GITHUB_TOKEN","description":"github authentication token"},
 	  {"name":"GITLAB_TOKEN","description":null}]}`)
-	for name, want := range map[string]string{"DATABASE_URL": "DBVALUE", "GITHUB_TOKEN": "GITHUBVALUE", "GITLAB_TOKEN": "MINE"} {
+	for name, want := range map[string]string{
+		"DATABASE_URL": "DBVALUE",
+		"GITHUB_TOKEN": "GITHUBVALUE",
+		"GITLAB_TOKEN": "MINE",
+	} {
 		res := h.do(key, "GET", path+"/"+name, "").want(t, 200)
 		if string(res.body) != want || !strings.HasPrefix(res.header.Get("Content-Type"), "text/plain") {
 			t.Errorf("%s: %q, %s", name, res.body, res.header.Get("Content-Type"))
@@ -123,5 +130,6 @@ func TestSandboxSecrets_NoValue(t *testing.T) {
 		}
 	}
 	h.secrets.set(func(s *fakeSecrets) { s.entries[ref.Path][ref.Version-1] = map[string]string{"value": ""} })
-	h.do(key, "GET", pathSandboxes+"/"+id+"/settings/secrets/DATABASE_URL", "").want(t, 404).is(t, `{"detail":"Secret has no value"}`)
+	h.do(key, "GET", pathSandboxes+"/"+id+"/settings/secrets/DATABASE_URL", "").want(t, 404).is(t,
+		`{"detail":"Secret has no value"}`)
 }

@@ -68,7 +68,12 @@ func (s *Server) handleSandboxShare(c *call) (answer, error) {
 		if err != nil {
 			return nil, secretWrites{}, err
 		}
-		return &fsm.SandboxShareBody{ID: c.params.ByName("sandbox_id"), Port: port, Share: id, Until: until}, secretWrites{}, nil
+		return &fsm.SandboxShareBody{
+			ID:    c.params.ByName("sandbox_id"),
+			Port:  port,
+			Share: id,
+			Until: until,
+		}, secretWrites{}, nil
 	}, func(res fsm.Result) (answer, error) { return c.shared(res, id) })
 	return out, response.NotFoundAs(err, "Not Found")
 }
@@ -88,7 +93,8 @@ func (c *call) shared(res fsm.Result, id string) (answer, error) {
 	key := entry[fsm.MemberKey]
 	for _, share := range res.Sandbox.Shares {
 		if share.ID == id {
-			at := c.server.linksFor(c.r).proxied(res.Sandbox.ID, share.Port) + "/#" + proxy.FragmentCode + "=" + proxy.ShareToken(key, res.Sandbox.ID, share)
+			at := c.server.linksFor(c.r).proxied(res.Sandbox.ID,
+				share.Port) + "/#" + proxy.FragmentCode + "=" + proxy.ShareToken(key, res.Sandbox.ID, share)
 			return ok(newShare{newShareBody(share), at})
 		}
 	}
@@ -108,7 +114,8 @@ func (c *call) endedShare(then *fsm.Sandbox) error {
 	case now.KeyRef == then.KeyRef:
 		return errSecretGone(then.KeyRef, nil)
 	}
-	return response.Error(http.StatusConflict, "This Idempotency-Key made a share that ended when the sandbox got another key. Send another Idempotency-Key.")
+	return response.Error(http.StatusConflict, "This Idempotency-Key made a share that ended when the sandbox got "+
+		"another key. Send another Idempotency-Key.")
 }
 
 // handleSandboxShares handles GET /api/v1/sandboxes/{sandbox_id}/shares: those in force of all

@@ -31,7 +31,8 @@ func TestSandbox_Create(t *testing.T) {
 	var sb struct{ ID string }
 	res.json(t, &sb)
 	entry := h.secrets.last("sandboxes/" + sb.ID + "/session")
-	if len(entry["key"]) != sandboxKeyLen || len(entry["secret_key"]) != sandboxKeyLen || entry["key"] == entry["secret_key"] {
+	if len(entry["key"]) != sandboxKeyLen || len(entry["secret_key"]) != sandboxKeyLen ||
+		entry["key"] == entry["secret_key"] {
 		t.Fatalf("session entry %v", entry)
 	}
 	if strings.Contains(string(res.body), entry["key"]) {
@@ -48,7 +49,8 @@ func TestSandbox_Create_BodyIsIgnored(t *testing.T) {
 
 func TestSandbox_Create_UnknownSpec(t *testing.T) {
 	h := newHarness(t).withSpec()
-	h.do(h.alice, "POST", "/api/v1/sandboxes?sandbox_spec_id=nope", "").want(t, 404).is(t, `{"detail":"Sandbox Spec not found"}`)
+	h.do(h.alice, "POST", "/api/v1/sandboxes?sandbox_spec_id=nope", "").want(t, 404).is(t,
+		`{"detail":"Sandbox Spec not found"}`)
 	if h.secrets.written() != 0 {
 		t.Fatal("a key was stored for a spec that does not exist")
 	}
@@ -63,7 +65,8 @@ func TestSandbox_Search_ShowsKeyAndURLsOnlyWhileRunning(t *testing.T) {
 	if strings.Count(string(res.body), key) != 1 {
 		t.Fatalf("the key should stand in session_api_key alone: %s", res.body)
 	}
-	res.body = []byte(regexp.MustCompile(`#bivouac=[\w.-]+`).ReplaceAllString(strings.ReplaceAll(string(res.body), key, "S3ss"), "#bivouac=<code>"))
+	res.body = []byte(regexp.MustCompile(`#bivouac=[\w.-]+`).ReplaceAllString(strings.ReplaceAll(string(res.body), key,
+		"S3ss"), "#bivouac=<code>"))
 	res.golden(t, "sandbox_search_running")
 
 	h.do(h.alice, "POST", "/api/v1/sandboxes/"+id+"/pause", "{}").want(t, 200).is(t, `{"success":true}`)

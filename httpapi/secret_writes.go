@@ -113,8 +113,9 @@ func (s *Server) readEntry(ctx context.Context, ref fsm.SecretRef) (map[string]s
 func errSecretGone(ref fsm.SecretRef, err error) error {
 	return &response.HTTPError{
 		Status: http.StatusInternalServerError,
-		Text:   "The secret store has lost a secret that this needs: save it again, or have the operator bring the store's data back",
-		Cause:  fmt.Errorf("secret %s version %d is gone: %w", ref.Path, ref.Version, err),
+		Text: "The secret store has lost a secret that this needs: save it again, " +
+			"or have the operator bring the store's data back",
+		Cause: fmt.Errorf("secret %s version %d is gone: %w", ref.Path, ref.Version, err),
 	}
 }
 

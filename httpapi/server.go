@@ -83,12 +83,18 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), refused: newSampler(), started: time.Now(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
-		answers:    newBudget(), admission: newAdmission(runtime.GOMAXPROCS(0)), titles: newTitleLimits(), packing: make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		answers:    newBudget(), admission: newAdmission(runtime.GOMAXPROCS(0)), titles: newTitleLimits(), packing: make(
+			chan struct{},
+			max(1, cfg.Snapshots.AtATime),
+		),
 	}
 	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())
 	s.live.Store(&live{Reloadable: cfg.Reloadable(), rates: newRates(cfg.RatePerSecond)})
-	s.router = newRouter(s.dispatch, slices.DeleteFunc(routes(), func(r route) bool { return cfg.OwnMetrics && r.name == "metrics" }))
+	s.router = newRouter(s.dispatch, slices.DeleteFunc(routes(), func(r route) bool {
+		return cfg.OwnMetrics &&
+			r.name == "metrics"
+	}))
 	if s.proxy, err = proxy.New(cfg.Proxy, s.forProxy()); err != nil {
 		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
 	}

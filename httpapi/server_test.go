@@ -36,7 +36,8 @@ func TestHealth(t *testing.T) {
 	if rss, _ := mem["rss"].(float64); rss <= 0 {
 		t.Errorf("memory %v", mem)
 	}
-	if total, _ := disk["total"].(float64); total <= 0 || res["io"] == nil || info["uptime"] == nil || info["idle_time"] == nil {
+	if total, _ := disk["total"].(float64); total <= 0 || res["io"] == nil || info["uptime"] == nil ||
+		info["idle_time"] == nil {
 		t.Errorf("server_info %v", info)
 	}
 }
@@ -163,8 +164,9 @@ func TestConfig_Validate(t *testing.T) {
 	}
 	for want, change := range map[string]func(*Config){
 		"RequestTimeout": func(c *Config) { c.RequestTimeout = 0 }, "MaxBodyBytes": func(c *Config) { c.MaxBodyBytes = 1 },
-		"MaxHeaderBytes": func(c *Config) { c.MaxHeaderBytes = 1 }, "WriteTimeout": func(c *Config) { c.WriteTimeout = c.RequestTimeout },
-		"RatePerSecond": func(c *Config) { c.RatePerSecond = -1 }, "SandboxURL": func(c *Config) { c.SandboxURL = "x" },
+		"MaxHeaderBytes": func(c *Config) { c.MaxHeaderBytes = 1 },
+		"WriteTimeout":   func(c *Config) { c.WriteTimeout = c.RequestTimeout },
+		"RatePerSecond":  func(c *Config) { c.RatePerSecond = -1 }, "SandboxURL": func(c *Config) { c.SandboxURL = "x" },
 		"Logger": func(c *Config) { c.Logger = nil }, "Registerer": func(c *Config) { c.Registerer = nil },
 		"Git.Schemes": func(c *Config) { c.Git.Schemes = []string{"ftp"} },
 	} {

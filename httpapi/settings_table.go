@@ -46,16 +46,21 @@ var settingsTable = []settingsRow{ //nolint:gochecknoglobals // read-only
 	keySetting("llm_api_key", func(b *settingsPut) **fsm.SecretRef { return &b.LLMAPIKey }),
 	valueSetting("llm_base_url", func(v *settingsValues) **string { return &v.LLMBaseURL },
 		func(o decode.Object, name string) *string { return o.Endpoint(name, fsm.MaxLine) }),
-	integerSetting("remote_runtime_resource_factor", func(v *settingsValues) **int64 { return &v.RemoteRuntimeResourceFactor }),
+	integerSetting("remote_runtime_resource_factor",
+		func(v *settingsValues) **int64 { return &v.RemoteRuntimeResourceFactor }),
 	{name: "secrets_store", read: readSecretsStore, show: func(*storedSettings) any { return secretsStoreBody{} }},
 	switchSetting("enable_default_condenser", true, func(v *settingsValues) *bool { return &v.EnableDefaultCondenser }),
-	switchSetting("enable_sound_notifications", false, func(v *settingsValues) *bool { return &v.EnableSoundNotifications }),
+	switchSetting("enable_sound_notifications", false,
+		func(v *settingsValues) *bool { return &v.EnableSoundNotifications }),
 	switchSetting("enable_proactive_conversation_starters", true,
 		func(v *settingsValues) *bool { return &v.EnableProactiveConversationStarter }),
-	switchSetting("enable_solvability_analysis", true, func(v *settingsValues) *bool { return &v.EnableSolvabilityAnalysis }),
+	switchSetting("enable_solvability_analysis", true,
+		func(v *settingsValues) *bool { return &v.EnableSolvabilityAnalysis }),
 	flagSetting("user_consents_to_analytics", func(v *settingsValues) **bool { return &v.UserConsentsToAnalytics }),
-	addressSetting("sandbox_base_container_image", func(v *settingsValues) **string { return &v.SandboxBaseContainerImage }),
-	addressSetting("sandbox_runtime_container_image", func(v *settingsValues) **string { return &v.SandboxRuntimeContainerImage }),
+	addressSetting("sandbox_base_container_image",
+		func(v *settingsValues) **string { return &v.SandboxBaseContainerImage }),
+	addressSetting("sandbox_runtime_container_image",
+		func(v *settingsValues) **string { return &v.SandboxRuntimeContainerImage }),
 	{
 		name: "mcp_config", read: func(o decode.Object, in *settingsInput) { in.mcp = readMCPConfig(o) },
 		show: func(s *storedSettings) any { return s.mcp },
@@ -70,11 +75,13 @@ var settingsTable = []settingsRow{ //nolint:gochecknoglobals // read-only
 	// 20 is upstream's bound.
 	boundedSetting("condenser_max_size", 20, func(v *settingsValues) **int64 { return &v.CondenserMaxSize }),
 	flagSetting("v1_enabled", func(v *settingsValues) **bool { return &v.V1Enabled }),
-	choiceSetting("agent_kind", []string{fsm.AgentOpenHands, fsm.AgentACP}, func(v *settingsValues) **string { return &v.AgentKind }),
+	choiceSetting("agent_kind", []string{fsm.AgentOpenHands, fsm.AgentACP},
+		func(v *settingsValues) **string { return &v.AgentKind }),
 	agentSetting("acp_server", func(v *settingsValues) **string { return &v.ACPServer }),
 	valueSetting("acp_command", func(v *settingsValues) **[]string { return &v.ACPCommand }, readAgentCommand),
 	textSetting("acp_model", func(v *settingsValues) **string { return &v.ACPModel }),
-	choiceSetting("sandbox_grouping_strategy", fsm.Groupings(), func(v *settingsValues) **string { return &v.SandboxGroupingStrategy }),
+	choiceSetting("sandbox_grouping_strategy", fsm.Groupings(),
+		func(v *settingsValues) **string { return &v.SandboxGroupingStrategy }),
 	flagSetting("git_full_clone", func(v *settingsValues) **bool { return &v.GitFullClone }),
 	{name: "llm_api_key_set", show: func(s *storedSettings) any { return !s.LLMAPIKey.IsZero() }},
 	{name: "provider_tokens_set", show: (*storedSettings).providerTokens},
@@ -120,7 +127,8 @@ func readAgentID(o decode.Object, name string) *string {
 // readAgentCommand reads a command line, [] for none.
 func readAgentCommand(o decode.Object, name string) *[]string {
 	if list, _ := o.Value(name).([]any); decode.HoldsCredential(textsOf(list)) {
-		o.Masked().Rule(name, name+" must hold no credential: the log and the agents' processes show it; store it as a secret")
+		o.Masked().Rule(name,
+			name+" must hold no credential: the log and the agents' processes show it; store it as a secret")
 		return nil
 	}
 	words := o.Texts(name, fsm.MaxLine)

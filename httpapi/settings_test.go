@@ -17,7 +17,8 @@ const contractSettings = `{"llm_model":"anthropic/claude-sonnet-4","llm_api_key"
 
 func TestSettings_PutAndGet(t *testing.T) {
 	h := newHarness(t)
-	h.do(h.alice, "GET", "/api/settings", "").want(t, 404).is(t, `{"error":"Settings not found","detail":"Settings not found"}`)
+	h.do(h.alice, "GET", "/api/settings", "").want(t, 404).is(t,
+		`{"error":"Settings not found","detail":"Settings not found"}`)
 	res := h.do(h.alice, "POST", "/api/settings", contractSettings).want(t, 200)
 	if string(res.body) != "{}" {
 		t.Fatalf("body %s", res.body)
@@ -55,7 +56,8 @@ func TestSettings_ReplaceKeepsStickyFields(t *testing.T) {
 	h.do(h.alice, "POST", "/api/settings", `{"email":"a@example.org"}`).want(t, 200)
 	var got map[string]any
 	h.do(h.alice, "GET", "/api/settings", "").want(t, 200).json(t, &got)
-	want := map[string]any{"llm_model": "m", "llm_base_url": "https://u", "llm_api_key_set": true, "search_api_key_set": true,
+	want := map[string]any{"llm_model": "m", "llm_base_url": "https://u", "llm_api_key_set": true,
+		"search_api_key_set":         true,
 		"user_consents_to_analytics": true, "language": nil, "mcp_config": nil, "email": "a@example.org"}
 	for k, v := range want {
 		if !cmp.Equal(got[k], v) {
@@ -163,7 +165,8 @@ func TestSettings_RefusedBeforeSecretsAreWritten(t *testing.T) {
 	h := newHarness(t)
 	// Below protocol version 4 a text of 4096 characters of four bytes passes the decoder and exceeds
 	// the bound of Apply.
-	h.do(h.alice, "POST", "/api/settings", `{"llm_api_key":"k","language":"`+strings.Repeat("𝒳", 4096)+`"}`).want(t, 422)
+	h.do(h.alice, "POST", "/api/settings",
+		`{"llm_api_key":"k","language":"`+strings.Repeat("𝒳", 4096)+`"}`).want(t, 422)
 	if h.secrets.written() != 0 {
 		t.Fatal("a secret was written for a refused request")
 	}

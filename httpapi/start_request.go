@@ -105,7 +105,8 @@ func readStart(o decode.Object) startInput {
 		ACPServer:             readAgentID(o, "acp_server"),
 	}
 	if o.Value("acp_command") != nil {
-		o.Rule("acp_command", "a start takes no command: store acp_command in the settings and send acp_server \""+fsm.AgentCustom+"\"")
+		o.Rule("acp_command",
+			"a start takes no command: store acp_command in the settings and send acp_server \""+fsm.AgentCustom+"\"")
 	}
 	agentTypes := []string{"default", "plan"}
 	if f := decode.NotOneOf(agentTypes); o.NotNull("agent_type", f.Kind()) {
@@ -130,7 +131,8 @@ func readStart(o decode.Object) startInput {
 	if q.SuggestedTask != nil {
 		git.ApplyTask(&q)
 	}
-	if decode.OrZero(q.SelectedBranch) != "" && decode.OrZero(q.SelectedRepository) == "" && q.ParentConversationID == nil {
+	if decode.OrZero(q.SelectedBranch) != "" && decode.OrZero(q.SelectedRepository) == "" &&
+		q.ParentConversationID == nil {
 		o.Masked().Rule("selected_branch", "a branch needs a repository: send selected_repository, too")
 	}
 	in.request = q
@@ -292,7 +294,11 @@ func readPlugins(o decode.Object) (redacted, full []fsm.PluginSource) {
 	}
 	redacted, full = []fsm.PluginSource{}, []fsm.PluginSource{}
 	for _, e := range o.Masked().Elements("plugins", false) {
-		p := fsm.PluginSource{Source: e.MustText("source", fsm.MaxLine), Ref: e.Text("ref", fsm.MaxPath), RepoPath: e.Text("repo_path", fsm.MaxPath)}
+		p := fsm.PluginSource{
+			Source:   e.MustText("source", fsm.MaxLine),
+			Ref:      e.Text("ref", fsm.MaxPath),
+			RepoPath: e.Text("repo_path", fsm.MaxPath),
+		}
 		if params, ok := e.Dict("parameters"); ok {
 			p.Parameters = params.Members
 			if hasLongNumber(params.Members) {

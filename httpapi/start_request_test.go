@@ -50,14 +50,16 @@ func TestStart_EveryFieldIsEchoedAndSecretsAreMasked(t *testing.T) {
 		t.Fatalf("a secret is echoed: %s", res.body)
 	}
 	task := h.openTask("alice")
-	if task.ConversationID != "6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01" || *task.Request.ConversationID != "6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01" {
+	if task.ConversationID != "6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01" ||
+		*task.Request.ConversationID != "6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01" {
 		t.Fatalf("conversation id %s", task.ConversationID)
 	}
 	var doc startSecrets
 	if err := json.Unmarshal([]byte(h.secrets.last("users/alice/start_tasks/" + task.ID)["json"]), &doc); err != nil {
 		t.Fatal(err)
 	}
-	if doc.Secrets["MY_TOKEN"] != "canary5" || !strings.Contains(doc.Plugins[0].Source, "ghp_canary") || doc.Plugins[0].Parameters["api_key"] != "canary3" ||
+	if doc.Secrets["MY_TOKEN"] != "canary5" || !strings.Contains(doc.Plugins[0].Source, "ghp_canary") ||
+		doc.Plugins[0].Parameters["api_key"] != "canary3" ||
 		doc.Metadata["a"] != "b" {
 		t.Fatalf("secret document %+v", doc)
 	}
@@ -71,9 +73,24 @@ func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 		{pathConversations, `{"agent_type":"plan"}`, "agent_type", "ask for a plan in initial_message"},
 		{pathConversations, `{"agent_profile_id":"p"}`, "agent_profile_id", "send llm_model instead"},
 		{pathConversations, `{"selected_branch":"dev"}`, "selected_branch", "send selected_repository, too"},
-		{pathConversations, `{"processors":[{"kind":"SetTitleCallbackProcessor"},{"kind":"LoggingCallbackProcessor"}]}`, "kind", "leave it out"},
-		{pathConversations, `{"processors":[{"kind":"SlackV1CallbackProcessor","channel":"canary"}]}`, "kind", "leave it out"},
-		{v0Path, `{"replay_json":"[{\"id\":1,\"text\":\"canary\"}]"}`, "replay_json", "send what the agent shall do as initial_user_msg"},
+		{
+			pathConversations,
+			`{"processors":[{"kind":"SetTitleCallbackProcessor"},{"kind":"LoggingCallbackProcessor"}]}`,
+			"kind",
+			"leave it out",
+		},
+		{
+			pathConversations,
+			`{"processors":[{"kind":"SlackV1CallbackProcessor","channel":"canary"}]}`,
+			"kind",
+			"leave it out",
+		},
+		{
+			v0Path,
+			`{"replay_json":"[{\"id\":1,\"text\":\"canary\"}]"}`,
+			"replay_json",
+			"send what the agent shall do as initial_user_msg",
+		},
 		{v0Path, `{"selected_branch":"dev"}`, "selected_branch", "send repository, too"},
 	} {
 		res := h.do(h.alice, "POST", c.path, c.body).want(t, 422)
@@ -84,7 +101,8 @@ func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 			}
 		}
 		res.json(t, &got)
-		if len(got.Detail) != 1 || got.Detail[0].Type != "value_error" || got.Detail[0].Loc[len(got.Detail[0].Loc)-1] != c.member ||
+		if len(got.Detail) != 1 || got.Detail[0].Type != "value_error" ||
+			got.Detail[0].Loc[len(got.Detail[0].Loc)-1] != c.member ||
 			!strings.Contains(got.Detail[0].Msg, c.says) || strings.Contains(string(res.body), "canary") {
 			t.Errorf("%s %s: %s", c.path, c.body, res.body)
 		}
@@ -93,8 +111,9 @@ func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 		t.Errorf("%d tasks were stored", n)
 	}
 	for path, body := range map[string]string{
-		pathConversations: `{"agent_type":"default","agent_profile_id":"","processors":[{"kind":"SetTitleCallbackProcessor"}],"selected_branch":""}`,
-		v0Path:            `{"replay_json":"[]","selected_branch":null}`,
+		pathConversations: `{"agent_type":"default","agent_profile_id":"",` +
+			`"processors":[{"kind":"SetTitleCallbackProcessor"}],"selected_branch":""}`,
+		v0Path: `{"replay_json":"[]","selected_branch":null}`,
 	} {
 		h.do(h.alice, "POST", path, body).want(t, 200)
 	}
@@ -103,7 +122,8 @@ func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 func TestStart_SuggestedTask(t *testing.T) {
 	h := newHarness(t)
 	h.do(h.alice, "POST", "/api/v1/app-conversations",
-		`{"suggested_task":{"git_provider":"github","task_type":"FAILING_CHECKS","repo":"octo/app","issue_number":7,"title":"CI is red"}}`).
+		`{"suggested_task":{"git_provider":"github","task_type":"FAILING_CHECKS","repo":"octo/app",`+
+			`"issue_number":7,"title":"CI is red"}}`).
 		want(t, 200).golden(t, "start_suggested_task")
 	q := h.openTask("alice").Request
 	if *q.Trigger != "suggested_task" || *q.SelectedRepository != "octo/app" || *q.GitProvider != "github" {
@@ -113,17 +133,21 @@ func TestStart_SuggestedTask(t *testing.T) {
 
 func TestStart_Parent(t *testing.T) {
 	h := newHarness(t).withSpec()
-	h.do(h.alice, "POST", "/api/v1/app-conversations", `{"parent_conversation_id":"6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01","secrets":{"A":"b"}}`).
+	h.do(h.alice, "POST", "/api/v1/app-conversations",
+		`{"parent_conversation_id":"6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01","secrets":{"A":"b"}}`).
 		want(t, 404).is(t, `{"detail":"Parent conversation not found: 6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"}`)
 	if len(h.openTasks()) != 0 || h.secrets.last("users/alice/start_tasks") != nil {
 		t.Fatal("something was stored")
 	}
 	sb := h.createSandbox(h.alice)
-	parent := h.conversation("alice", sb, func(c *fsm.Conversation) { c.SelectedRepository, c.LLMModel = ptr("octo/app"), ptr("m") })
+	parent := h.conversation("alice", sb,
+		func(c *fsm.Conversation) { c.SelectedRepository, c.LLMModel = ptr("octo/app"), ptr("m") })
 	var got struct{ Request map[string]any }
-	h.do(h.alice, "POST", "/api/v1/app-conversations", sprint(`{"parent_conversation_id":%q}`, decode.Dashed(parent))).want(t, 200).json(t, &got)
+	h.do(h.alice, "POST", "/api/v1/app-conversations",
+		sprint(`{"parent_conversation_id":%q}`, decode.Dashed(parent))).want(t, 200).json(t, &got)
 	q := got.Request
-	if q["parent_conversation_id"] != parent || q["sandbox_id"] != sb || q["selected_repository"] != "octo/app" || q["llm_model"] != "m" {
+	if q["parent_conversation_id"] != parent || q["sandbox_id"] != sb || q["selected_repository"] != "octo/app" ||
+		q["llm_model"] != "m" {
 		t.Fatalf("request %v", q)
 	}
 	h.do(h.bob, "POST", "/api/v1/app-conversations", sprint(`{"parent_conversation_id":%q}`, parent)).want(t, 404)

@@ -144,7 +144,8 @@ func (s *Server) handleStartTaskGet(c *call) (answer, error) {
 		return answer{}, err
 	}
 	if len(items) < len(ids) {
-		return answer{}, response.Error(http.StatusBadRequest, fmt.Sprintf("The answer is larger than %d bytes: ask for fewer start tasks at a time.", maxBatchBytes))
+		return answer{}, response.Error(http.StatusBadRequest,
+			fmt.Sprintf("The answer is larger than %d bytes: ask for fewer start tasks at a time.", maxBatchBytes))
 	}
 	return ok(encodedItems{before: "[", items: items, after: "]"})
 }
@@ -174,7 +175,8 @@ func startTaskQuery(q decode.Query) fsm.StartTaskFilter {
 func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
 	filter := startTaskQuery(c.query)
 	filter.Order = fsm.StartTaskOrder(c.query.Enum("sort_order", string(fsm.StartTaskCreatedDesc), []string{
-		string(fsm.StartTaskCreated), string(fsm.StartTaskCreatedDesc), string(fsm.StartTaskUpdated), string(fsm.StartTaskUpdatedDesc),
+		string(fsm.StartTaskCreated), string(fsm.StartTaskCreatedDesc), string(fsm.StartTaskUpdated),
+		string(fsm.StartTaskUpdatedDesc),
 	}))
 	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
 	if err := c.check(); err != nil {

@@ -75,7 +75,10 @@ func newUserMeBody(s *storedSettings, access modelAccess) (map[string]json.RawMe
 	}
 	for name, value := range map[string]any{
 		"id": s.UserID, "llm_api_key": access.APIKey, "llm_base_url": access.BaseURL,
-		"agent_settings": map[string]any{"agent_kind": cmp.Or(decode.OrZero(s.Values.AgentKind), fsm.AgentOpenHands), "llm": access},
+		"agent_settings": map[string]any{
+			"agent_kind": cmp.Or(decode.OrZero(s.Values.AgentKind), fsm.AgentOpenHands),
+			"llm":        access,
+		},
 	} {
 		if body[name], err = response.Encode(value); err != nil {
 			return nil, err
@@ -105,7 +108,8 @@ func (c *call) exposed(v *fsm.View, stored *fsm.Settings, access modelAccess) (m
 	requestInfoOf(c.r.Context()).Sandbox = row.ID
 	if c.server.usesGateway(v) {
 		access.APIKey, access.BaseURL = nil, new(c.server.gatewayURL())
-		newest, _ := v.Conversations(row.UserID, fsm.ConversationFilter{SandboxID: row.ID, IncludeSub: true}, fsm.Page{Limit: 1})
+		newest, _ := v.Conversations(row.UserID, fsm.ConversationFilter{SandboxID: row.ID, IncludeSub: true},
+			fsm.Page{Limit: 1})
 		if len(newest) > 0 {
 			access.APIKey = new(llmtoken.New(key, row, newest[0].ID))
 		}

@@ -103,6 +103,8 @@ func newACPProviderBody(a *fsm.Agent) acpProviderBody {
 	known, _ := preset.ByID(a.ID)
 	return acpProviderBody{
 		Key: a.ID, DisplayName: cmp.Or(a.DisplayName, known.DisplayName, a.ID),
-		DefaultCommand: []string{cmp.Or(a.Command, known.Command)}, DefaultModel: orNull(a.Model), AvailableModels: []acpModelBody{},
+		DefaultCommand: []string{
+			cmp.Or(a.Command, known.Command),
+		}, DefaultModel: orNull(a.Model), AvailableModels: []acpModelBody{},
 	}
 }

@@ -14,7 +14,8 @@ func TestWebhook_TitlesOfOneSandboxAreLimited(t *testing.T) {
 	h := newHarness(t).newest().withSpec()
 	send := func(sandbox, id string, n int) reply {
 		key := h.secrets.last(fsm.SandboxKeyPath(sandbox))["key"]
-		return h.do(key, "POST", pathWebhooks+"/conversations", fmt.Sprintf(`{"id":%q,"title":"title %d"}`, decode.Dashed(id), n))
+		return h.do(key, "POST", pathWebhooks+"/conversations",
+			fmt.Sprintf(`{"id":%q,"title":"title %d"}`, decode.Dashed(id), n))
 	}
 	busy, calm := h.createSandbox(h.alice), h.createSandbox(h.alice)
 	first, second := h.conversation("alice", busy), h.conversation("alice", calm)
@@ -64,7 +65,8 @@ func TestWebhook_Title(t *testing.T) {
 	id := h.conversation("alice", sb)
 	const path = pathWebhooks + "/conversations"
 	send := func(key, title string) reply {
-		return h.do(key, "POST", path, fmt.Sprintf(`{"id":%q,"title":%s,"execution_status":"running","tags":{"a":"b"}}`, decode.Dashed(id), title))
+		return h.do(key, "POST", path,
+			fmt.Sprintf(`{"id":%q,"title":%s,"execution_status":"running","tags":{"a":"b"}}`, decode.Dashed(id), title))
 	}
 	title := func(want string) {
 		t.Helper()
@@ -109,7 +111,8 @@ func TestWebhook_UserWasFaster(t *testing.T) {
 	mine, theirs := "Mine", "Theirs"
 	h.apply("alice", &fsm.ConversationUpdateBody{ID: id, Set: []string{"title"}, Title: &mine})
 	h.apply("alice", &fsm.ConversationUpdateBody{ID: id, Set: []string{"title"}, Title: &theirs, Automatic: true})
-	if got := h.do(h.alice, "GET", pathConversations+"?ids="+id, "").want(t, 200); !strings.Contains(string(got.body), `"title":"Mine"`) {
+	if got := h.do(h.alice, "GET", pathConversations+"?ids="+id,
+		"").want(t, 200); !strings.Contains(string(got.body), `"title":"Mine"`) {
 		t.Errorf("the conversation is %s", got.body)
 	}
 }

@@ -39,7 +39,8 @@ func TestIdempotency_LongNames(t *testing.T) {
 // TestIdempotency_ExpiredRecord: a record older than the promised time is not found.
 func TestIdempotency_ExpiredRecord(t *testing.T) {
 	h := newHarness(t)
-	old := fsm.NewCommand("idem:alice:k", time.Now().Add(-fsm.ClientResultTTL-time.Minute), "alice", &fsm.SettingsPutBody{})
+	old := fsm.NewCommand("idem:alice:k", time.Now().Add(-fsm.ClientResultTTL-time.Minute), "alice",
+		&fsm.SettingsPutBody{})
 	old.Fingerprint = "another request"
 	if _, err := h.cluster.Propose(t.Context(), old); err != nil {
 		t.Fatal(err)
@@ -54,11 +55,13 @@ func TestIdempotency_ExpiredRecord(t *testing.T) {
 // another host.
 func TestSettings_KeepsAProvidersHost(t *testing.T) {
 	for name, entry := range map[string]string{
-		"nothing": `{}`, "null": `{"host":null,"token":null}`, "blank": `{"host":" "}`, "a user": `{"user_id":"7"}`, "another token": `{"token":"ghp_2"}`,
+		"nothing": `{}`, "null": `{"host":null,"token":null}`, "blank": `{"host":" "}`, "a user": `{"user_id":"7"}`,
+		"another token": `{"token":"ghp_2"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t).raised()
-			h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
+			h.do(h.alice, "POST", providersPath,
+				`{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
 			h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":`+entry+`}}}`).want(t, 200)
 			if got := decode.OrZero(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "git.example.org" {
 				t.Errorf("the token now goes to %q, want git.example.org", got)
@@ -67,8 +70,10 @@ func TestSettings_KeepsAProvidersHost(t *testing.T) {
 	}
 	t.Run("another host", func(t *testing.T) {
 		h := newHarness(t).raised()
-		h.do(h.alice, "POST", providersPath, `{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
-		h.do(h.alice, "POST", settingsPath, `{"secrets_store":{"provider_tokens":{"github":{"host":"other.example.org"}}}}`).want(t, 200)
+		h.do(h.alice, "POST", providersPath,
+			`{"provider_tokens":{"github":{"token":"ghp_1","host":"git.example.org"}}}`).want(t, 200)
+		h.do(h.alice, "POST", settingsPath,
+			`{"secrets_store":{"provider_tokens":{"github":{"host":"other.example.org"}}}}`).want(t, 200)
 		if got := decode.OrZero(providersOf(t, h, "alice")[fsm.ProviderGitHub].Host); got != "other.example.org" {
 			t.Errorf("the token goes to %q", got)
 		}
@@ -128,7 +133,10 @@ func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
 	specs := make([]fsm.Spec, 5)
 	for i := range specs {
 		specs[i] = fsm.Spec{ID: sprint("spec-%d", i), Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/bin/agent", CPU: 1, Memory: 1, Ports: map[string]int{fsm.PortAgentServer: 0},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/bin/agent", CPU: 1, Memory: 1,
+			Ports: map[string]int{
+				fsm.PortAgentServer: 0,
+			},
 		}}
 	}
 	h.apply("", &fsm.SpecApplyBody{Specs: specs})
@@ -166,7 +174,8 @@ func TestSpecSearch_TokenOfASpecThatIsGone(t *testing.T) {
 func TestStart_LargeIntegers(t *testing.T) {
 	h := newHarness(t).withSpec().withSettings()
 	const n = "9007199254740993"
-	body := `{"observability_metadata":{"n":` + n + `,"f":1.10},"plugins":[{"source":"x","parameters":{"a":[{"b":-` + n + `}]}}]}`
+	body := `{"observability_metadata":{"n":` + n + `,"f":1.10},"plugins":[{"source":"x",` +
+		`"parameters":{"a":[{"b":-` + n + `}]}}]}`
 	h.do(h.alice, "POST", pathConversations, body).want(t, 200)
 	text := h.secrets.last("users/alice/start_tasks/" + h.openTask("alice").ID)["json"]
 	for _, want := range []string{`"n":` + n, `"b":-` + n, `"f":1.10`} {
@@ -180,7 +189,8 @@ func TestStart_LongNumbers(t *testing.T) {
 	h := newHarness(t).withSpec().withSettings()
 	long := strings.Repeat("1", maxNumber+1)
 	for _, body := range []string{
-		`{"observability_metadata":{"n":` + long + `}}`, `{"plugins":[{"source":"x","parameters":{"a":[{"b":` + long + `}]}}]}`,
+		`{"observability_metadata":{"n":` + long + `}}`,
+		`{"plugins":[{"source":"x","parameters":{"a":[{"b":` + long + `}]}}]}`,
 	} {
 		h.do(h.alice, "POST", pathConversations, body).want(t, 422)
 		h.do(h.alice, "POST", pathConversations, strings.ReplaceAll(body, long, long[1:])).want(t, 200)
@@ -190,7 +200,8 @@ func TestStart_LongNumbers(t *testing.T) {
 // TestV0Start_IDComesBackAsSent: the response has the id in the form that the client chose.
 func TestV0Start_IDComesBackAsSent(t *testing.T) {
 	for _, id := range []string{
-		uuid.NewString(), strings.ToUpper(uuid.NewString()), newHexID(), strings.ToUpper(newHexID()), "my-conversation", "{" + uuid.NewString() + "}",
+		uuid.NewString(), strings.ToUpper(uuid.NewString()), newHexID(), strings.ToUpper(newHexID()), "my-conversation",
+		"{" + uuid.NewString() + "}",
 	} {
 		h := newHarness(t).withSpec().withSettings()
 		for range 2 { // created, then joined

@@ -24,12 +24,16 @@ func (p *prober) lookDormant(ctx context.Context, res *ProbeResult) (bool, *Fail
 		if p.sb.Member() {
 			return false, &Failure{
 				Reason: fsm.ReasonSpec,
-				Detail: "the agent server of the spec " + p.sb.SpecID + " can't be kept in a warm pool: it knows no deferred initialisation",
+				Detail: "the agent server of the spec " + p.sb.SpecID + " can't be kept in a warm pool: " +
+					"it knows no deferred initialisation",
 			}
 		}
 		return false, nil
 	case err != nil:
-		return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " does not say whether it has its key: " + err.Error()}
+		return false, &Failure{
+			Reason: fsm.ReasonHealth,
+			Detail: "the agent server at " + p.url + " does not say whether it has its key: " + err.Error(),
+		}
 	}
 	res.Deferred = true
 	switch {
@@ -38,7 +42,10 @@ func (p *prober) lookDormant(ctx context.Context, res *ProbeResult) (bool, *Fail
 	case state != agent.StateReady:
 		return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is taking its key"}
 	case p.sb.Member():
-		return false, &Failure{Reason: fsm.ReasonAgentRejected, Detail: "the member of the warm pool at " + p.url + " was given a key that is not ours"}
+		return false, &Failure{
+			Reason: fsm.ReasonAgentRejected,
+			Detail: "the member of the warm pool at " + p.url + " was given a key that is not ours",
+		}
 	}
 	return false, nil
 }
@@ -110,7 +117,8 @@ func (p *prober) bind(ctx context.Context, with *prefetched) (taken bool, f *Fai
 	fault.At("before", "bind")
 	reported := p.isReported()
 	err := s.agents.Init(ctx, p.url, with.init[fsm.MemberSecretKey], agent.InitRequest{
-		SessionAPIKeys: []string{with.keys[fsm.MemberKey]}, SecretKey: with.keys[fsm.MemberSecretKey], BuiltIn: !reported || p.builtIn(),
+		SessionAPIKeys: []string{with.keys[fsm.MemberKey]}, SecretKey: with.keys[fsm.MemberSecretKey], BuiltIn: !reported ||
+			p.builtIn(),
 	})
 	fault.At("after", "bind")
 	switch {
@@ -123,7 +131,13 @@ func (p *prober) bind(ctx context.Context, with *prefetched) (taken bool, f *Fai
 	case errors.Is(err, agent.ErrUnproven) && !reported:
 		return false, p.unreported()
 	case errors.Is(err, agent.ErrUnauthorized), errors.Is(err, agent.ErrNotOurs), errors.Is(err, agent.ErrUnproven):
-		return false, &Failure{Reason: fsm.ReasonAgentRejected, Detail: "the warm sandbox at " + p.url + " refused its key: " + err.Error()}
+		return false, &Failure{
+			Reason: fsm.ReasonAgentRejected,
+			Detail: "the warm sandbox at " + p.url + " refused its key: " + err.Error(),
+		}
 	}
-	return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the warm sandbox at " + p.url + " did not take its key: " + err.Error()}
+	return false, &Failure{
+		Reason: fsm.ReasonHealth,
+		Detail: "the warm sandbox at " + p.url + " did not take its key: " + err.Error(),
+	}
 }

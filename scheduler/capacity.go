@@ -24,22 +24,33 @@ type capacityMetrics struct {
 
 func newCapacityMetrics() *capacityMetrics {
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help + " The leader reads it every 15 seconds; on other nodes it is 0."})
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help + " The leader reads it every 15 " +
+			"seconds; on other nodes it is 0."})
 	}
 	return &capacityMetrics{
-		clients:       gauge("bivouac_capacity_clients", "Nomad clients that take sandboxes."),
-		cpu:           gauge("bivouac_capacity_cpu_hertz", "CPU of the Nomad clients that take sandboxes."),
-		cpuFree:       gauge("bivouac_capacity_cpu_free_hertz", "CPU of these clients that no job has reserved."),
-		memory:        gauge("bivouac_capacity_memory_bytes", "Memory of the Nomad clients that take sandboxes."),
-		memoryFree:    gauge("bivouac_capacity_memory_free_bytes", "Memory of these clients that no job has reserved."),
-		waiting:       gauge("bivouac_sandboxes_waiting_for_capacity", "Sandboxes that can't start because no client has room."),
+		clients:    gauge("bivouac_capacity_clients", "Nomad clients that take sandboxes."),
+		cpu:        gauge("bivouac_capacity_cpu_hertz", "CPU of the Nomad clients that take sandboxes."),
+		cpuFree:    gauge("bivouac_capacity_cpu_free_hertz", "CPU of these clients that no job has reserved."),
+		memory:     gauge("bivouac_capacity_memory_bytes", "Memory of the Nomad clients that take sandboxes."),
+		memoryFree: gauge("bivouac_capacity_memory_free_bytes", "Memory of these clients that no job has reserved."),
+		waiting: gauge("bivouac_sandboxes_waiting_for_capacity",
+			"Sandboxes that can't start because no client has room."),
 		cpuWaiting:    gauge("bivouac_capacity_waiting_cpu_hertz", "CPU that the waiting sandboxes ask for."),
 		memoryWaiting: gauge("bivouac_capacity_waiting_memory_bytes", "Memory that the waiting sandboxes ask for."),
 	}
 }
 
 func (m *capacityMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.clients, m.cpu, m.cpuFree, m.memory, m.memoryFree, m.waiting, m.cpuWaiting, m.memoryWaiting}
+	return []prometheus.Collector{
+		m.clients,
+		m.cpu,
+		m.cpuFree,
+		m.memory,
+		m.memoryFree,
+		m.waiting,
+		m.cpuWaiting,
+		m.memoryWaiting,
+	}
 }
 
 func (m *capacityMetrics) set(c Capacity) {

@@ -30,11 +30,13 @@ func TestCapacity_IsAMetricOfTheLeader(t *testing.T) {
 			"bivouac_capacity_clients": 2, "bivouac_capacity_cpu_hertz": 4e9, "bivouac_capacity_cpu_free_hertz": 1e9,
 			"bivouac_capacity_memory_bytes": 2 << 30, "bivouac_capacity_memory_free_bytes": 512 << 20,
 			"bivouac_sandboxes_waiting_for_capacity": 1,
-			"bivouac_capacity_waiting_cpu_hertz":     1e6 * float64(asks.CPU), "bivouac_capacity_waiting_memory_bytes": float64(asks.Memory) * (1 << 20),
+			"bivouac_capacity_waiting_cpu_hertz":     1e6 * float64(asks.CPU),
+			"bivouac_capacity_waiting_memory_bytes":  float64(asks.Memory) * (1 << 20),
 		})
 		w.nomad.Wait("a", nil)
 		w.reach("a", fsm.SandboxRunning, time.Minute)
-		expect("once it runs", map[string]float64{"bivouac_sandboxes_waiting_for_capacity": 0, "bivouac_capacity_waiting_memory_bytes": 0})
+		expect("once it runs",
+			map[string]float64{"bivouac_sandboxes_waiting_for_capacity": 0, "bivouac_capacity_waiting_memory_bytes": 0})
 		w.step()
 		expect("without a leader", map[string]float64{"bivouac_capacity_clients": 0, "bivouac_capacity_memory_free_bytes": 0})
 	})

@@ -43,9 +43,11 @@ const copiesAtOnce, movesAtOnce = 2, 2
 
 func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carriers {
 	return &carriers{
-		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, copying: make(chan struct{}, copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
-		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{}, moveTries: map[string]int{},
-		dropped: map[string]bool{},
+		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, copying: make(chan struct{},
+			copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
+		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{},
+		moveTries: map[string]int{},
+		dropped:   map[string]bool{},
 	}
 }
 
@@ -185,7 +187,8 @@ func moves(v *fsm.View, sb *fsm.Sandbox, o Observed, mark string) bool {
 		if !drains(v, homeOf(sb, o), sb) {
 			return false
 		}
-		return sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation || movableInError(sb) || sb.Move != nil
+		return sb.Status.State == fsm.SandboxPaused && sb.Status.Generation == sb.Generation || movableInError(sb) ||
+			sb.Move != nil
 	case fsm.ClientLost:
 		return sb.Desired == fsm.DesiredRunning && sb.State() == fsm.SandboxStarting && (sb.Copy != nil || !ran(sb.Status))
 	}
@@ -196,7 +199,8 @@ func moves(v *fsm.View, sb *fsm.Sandbox, o Observed, mark string) bool {
 // of a running one after the interval.
 func (c *carriers) copyDue(sb *fsm.Sandbox, o Observed, mark string, now time.Time) bool {
 	st := sb.Status
-	if c.s.cfg.Copies == nil || st.Workspace == "" || mark == fsm.ClientLost || sb.Move != nil || o.Client == ClientAwayNow ||
+	if c.s.cfg.Copies == nil || st.Workspace == "" || mark == fsm.ClientLost || sb.Move != nil ||
+		o.Client == ClientAwayNow ||
 		st.Generation != sb.Generation {
 		return false
 	}
@@ -215,7 +219,10 @@ func (c *carriers) copyDue(sb *fsm.Sandbox, o Observed, mark string, now time.Ti
 }
 
 // jobFor returns the sandbox's job and its present workspace.
-func (c *carriers) jobFor(ctx context.Context, sb *fsm.Sandbox) (job Job, now Workspace, others []Workspace, err error) {
+func (c *carriers) jobFor(
+	ctx context.Context,
+	sb *fsm.Sandbox,
+) (job Job, now Workspace, others []Workspace, err error) {
 	v := c.s.store.View()
 	job = jobOf(c.clusterID, sb.ID, sb, c.l.observedOf(sb.ID), false, v)
 	list, err := c.carrier.ListWorkspaces(ctx, job)
@@ -249,9 +256,10 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	if w.ID == "" {
 		return errors.New("the workspace is gone from its client")
 	}
-	made, uploaded, err := c.s.cfg.Copies.Save(ctx, c.clusterID, sb.ID, sb.Copy, func(ctx context.Context, known io.Reader, out io.Writer) error {
-		return c.carrier.Export(ctx, job, w, known, out)
-	})
+	made, uploaded, err := c.s.cfg.Copies.Save(ctx, c.clusterID, sb.ID, sb.Copy,
+		func(ctx context.Context, known io.Reader, out io.Writer) error {
+			return c.carrier.Export(ctx, job, w, known, out)
+		})
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,8 @@ func (c *carriers) leaveErrors(ctx context.Context, v *fsm.View) {
 		if others || stays == nil {
 			continue
 		}
-		detail := "the sandbox " + stays.ID + " is in ERROR and has no workspace that could be moved; resume or delete it: " + stays.Status.Detail
+		detail := "the sandbox " + stays.ID + " is in ERROR and has no workspace that could be " +
+			"moved; resume or delete it: " + stays.Status.Detail
 		body := &fsm.ClientDrainBody{
 			ID: m.ID, Since: m.Since, Sandbox: stays.ID, Failure: clipped(fsm.SandboxStatus{Detail: detail}).Detail,
 		}
@@ -82,7 +83,8 @@ func (c *carriers) leaveErrors(ctx context.Context, v *fsm.View) {
 
 // canBeFirst reports whether the drain of a client can begin with the sandbox, or go on with it.
 func (c *carriers) canBeFirst(v *fsm.View, sb *fsm.Sandbox, client string, chosen bool) bool {
-	if sb == nil || sb.Member() || sb.Desired == fsm.DesiredDeleted || v.Held(sb) || homeOf(sb, c.l.observedOf(sb.ID)) != client {
+	if sb == nil || sb.Member() || sb.Desired == fsm.DesiredDeleted || v.Held(sb) ||
+		homeOf(sb, c.l.observedOf(sb.ID)) != client {
 		return false
 	}
 	switch sb.State() {
@@ -113,13 +115,16 @@ func (c *carriers) drainFailed(ctx context.Context, id, from string, why error) 
 	if tries < drainTries && !errors.As(why, new(*Denied)) {
 		return
 	}
-	detail := clipped(fsm.SandboxStatus{Detail: "the workspace of sandbox " + id + " can't be moved: " + why.Error()}).Detail
+	detail := clipped(fsm.SandboxStatus{
+		Detail: "the workspace of sandbox " + id + " can't be moved: " + why.Error(),
+	}).Detail
 	body := &fsm.ClientDrainBody{ID: from, Since: m.Since, Sandbox: id, Failure: detail}
 	if _, err := c.s.cluster.Propose(ctx, command(body)); err != nil {
 		return // the next try says it
 	}
 	c.moveTried(id)
-	c.log.Warn("a drain leaves a sandbox where it is, and what it paused is resumed (bivouac runbook drain)", "sandbox", id, "address", from, "error", why)
+	c.log.Warn("a drain leaves a sandbox where it is, and what it paused is resumed (bivouac runbook drain)", "sandbox",
+		id, "address", from, "error", why)
 }
 
 // moveTried forgets the tries of a move.

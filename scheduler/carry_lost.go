@@ -43,7 +43,8 @@ func (c *carriers) endLost(ctx context.Context) {
 			}
 			if err := c.endLostOne(ctx, o); err != nil {
 				if ctx.Err() == nil {
-					c.log.Warn("removing what a lost client has of a sandbox failed", "sandbox", o.Sandbox, "address", o.Client, "error", err)
+					c.log.Warn("removing what a lost client has of a sandbox failed", "sandbox", o.Sandbox, "address", o.Client,
+						"error", err)
 				}
 				next[o.Volume] = time.Now().Add(lostRetry)
 				wake = earliest(wake, next[o.Volume])

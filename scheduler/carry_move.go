@@ -31,7 +31,8 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 		return err
 	}
 	fault.At("before", "begin move")
-	if _, err := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, From: from})); err != nil {
+	if _, err := c.s.cluster.Propose(ctx,
+		command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, From: from})); err != nil {
 		return err
 	}
 	avoid := []string{from}
@@ -71,7 +72,8 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	c.moveTried(sb.ID)
 	c.s.metrics.carry.moves.WithLabelValues(mark, "ok").Inc()
 	if home.Lost {
-		log.Warn("workspace restored from its copy on another client (bivouac runbook client-lost)", "duration", time.Since(begin))
+		log.Warn("workspace restored from its copy on another client (bivouac runbook client-lost)", "duration",
+			time.Since(begin))
 	} else {
 		log.Info("workspace moved to another client", "duration", time.Since(begin))
 	}
@@ -79,7 +81,13 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 }
 
 // fill fills the new workspace. It returns the time of the copy that it came from, zero for none.
-func (c *carriers) fill(ctx context.Context, sb *fsm.Sandbox, job Job, now, next Workspace, mark string) (time.Time, error) {
+func (c *carriers) fill(
+	ctx context.Context,
+	sb *fsm.Sandbox,
+	job Job,
+	now, next Workspace,
+	mark string,
+) (time.Time, error) {
 	source := func(ctx context.Context, out io.Writer) error {
 		return c.carrier.Export(ctx, job, now, strings.NewReader(""), out)
 	}
@@ -89,7 +97,8 @@ func (c *carriers) fill(ctx context.Context, sb *fsm.Sandbox, job Job, now, next
 		return at, nil // nothing was ever written
 	case mark == fsm.ClientLost:
 		if sb.Copy == nil || c.s.cfg.Copies == nil {
-			return at, errors.New("there is no copy of the workspace that this node could read: see workspaces { backup } of its configuration")
+			return at, errors.New("there is no copy of the workspace that this node could read: " +
+				"see workspaces { backup } of its configuration")
 		}
 		at = sb.Copy.At
 		source = func(ctx context.Context, out io.Writer) error {
@@ -102,7 +111,12 @@ func (c *carriers) fill(ctx context.Context, sb *fsm.Sandbox, job Job, now, next
 }
 
 // pour fills the workspace from a stream.
-func (c *carriers) pour(ctx context.Context, job Job, next Workspace, source func(context.Context, io.Writer) error) error {
+func (c *carriers) pour(
+	ctx context.Context,
+	job Job,
+	next Workspace,
+	source func(context.Context, io.Writer) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in, out := io.Pipe()
@@ -117,7 +131,8 @@ func (c *carriers) pour(ctx context.Context, job Job, next Workspace, source fun
 	if err != nil {
 		cancel()
 	}
-	if first := <-done; first != nil && (err == nil || !errors.Is(first, context.Canceled) && !errors.Is(first, io.ErrClosedPipe)) {
+	if first := <-done; first != nil && (err == nil || !errors.Is(first, context.Canceled) &&
+		!errors.Is(first, io.ErrClosedPipe)) {
 		err = first // what the other end says is the cause
 	}
 	return err
@@ -135,7 +150,8 @@ func (c *carriers) giveUp(ctx context.Context, sb *fsm.Sandbox) error {
 	c.moveTried(sb.ID)
 	c.l.moveFailed(sb.ID, nil)
 	_, now, others, err := c.jobFor(ctx, sb)
-	if _, failed := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, End: true})); failed != nil {
+	if _, failed := c.s.cluster.Propose(ctx,
+		command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, End: true})); failed != nil {
 		return failed
 	}
 	if err != nil || now.ID == "" {
@@ -146,7 +162,8 @@ func (c *carriers) giveUp(ctx context.Context, sb *fsm.Sandbox) error {
 			continue
 		}
 		if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && ctx.Err() == nil {
-			c.log.Warn("removing what a move that was given up has made failed", "sandbox", sb.ID, "address", w.NodeID, "error", err)
+			c.log.Warn("removing what a move that was given up has made failed", "sandbox", sb.ID, "address", w.NodeID,
+				"error", err)
 		}
 	}
 	return nil
@@ -165,7 +182,8 @@ func (c *carriers) dropFormer(ctx context.Context, sb *fsm.Sandbox) error {
 				continue
 			}
 			if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil && ctx.Err() == nil {
-				c.log.Warn("removing the workspace that a sandbox had before it moved failed", "sandbox", sb.ID, "address", w.NodeID, "error", err)
+				c.log.Warn("removing the workspace that a sandbox had before it moved failed", "sandbox", sb.ID, "address",
+					w.NodeID, "error", err)
 			}
 		}
 	}

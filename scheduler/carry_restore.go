@@ -32,7 +32,8 @@ func (c *carriers) restore(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := c.s.cluster.Propose(ctx, command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, From: sb.Move.From})); err != nil {
+	if _, err := c.s.cluster.Propose(ctx,
+		command(&fsm.SandboxMoveBody{ID: sb.ID, Attempt: sb.Moves, From: sb.Move.From})); err != nil {
 		return err
 	}
 	avoid := job.Avoid

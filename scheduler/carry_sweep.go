@@ -43,7 +43,8 @@ func (c *carriers) sweepOnce(ctx context.Context) error {
 	}
 	known := func(id string) bool {
 		v := c.s.store.View()
-		return v.SandboxAny(id) != nil || v.Orphan(fsm.OrphanWorkspace, id) != nil || v.Orphan(fsm.OrphanJob, id) != nil || orphaned(c.l.observedOf(id))
+		return v.SandboxAny(id) != nil || v.Orphan(fsm.OrphanWorkspace, id) != nil || v.Orphan(fsm.OrphanJob, id) != nil ||
+			orphaned(c.l.observedOf(id))
 	}
 	ids, err := c.s.cfg.Copies.Unused(ctx, c.clusterID, time.Now().Add(-c.s.cfg.OrphanRetention), known)
 	if err != nil {

@@ -153,7 +153,8 @@ func (c *carrying) List(ctx context.Context, cluster string) ([]scheduler.Observ
 		}
 		list = slices.DeleteFunc(list, func(o scheduler.Observed) bool { return o.SandboxID == id })
 		for _, w := range volumes {
-			list = append(list, scheduler.Observed{SandboxID: id, Workspace: true, WorkspaceID: w.ID, NodeID: w.NodeID, Birth: c.births[id]})
+			list = append(list,
+				scheduler.Observed{SandboxID: id, Workspace: true, WorkspaceID: w.ID, NodeID: w.NodeID, Birth: c.births[id]})
 		}
 	}
 	return list, err
@@ -241,7 +242,8 @@ func (c *carrying) RemoveWorkspace(_ context.Context, w scheduler.Workspace) err
 		c.wrong = append(c.wrong, "the workspace that runs was removed")
 	}
 	delete(c.content, w.ID)
-	c.volumes[w.SandboxID] = slices.DeleteFunc(c.volumes[w.SandboxID], func(v scheduler.Workspace) bool { return v.ID == w.ID })
+	c.volumes[w.SandboxID] = slices.DeleteFunc(c.volumes[w.SandboxID],
+		func(v scheduler.Workspace) bool { return v.ID == w.ID })
 	return nil
 }
 
@@ -319,7 +321,8 @@ func (c *carrying) stored() (ids []string) {
 func inCarryingWorld(t *testing.T, fn func(w *world, c *carrying)) {
 	t.Helper()
 	c := &carrying{
-		volumes: map[string][]scheduler.Workspace{}, content: map[string]string{}, runs: map[string]scheduler.Workspace{}, copies: map[string]string{},
+		volumes: map[string][]scheduler.Workspace{}, content: map[string]string{}, runs: map[string]scheduler.Workspace{},
+		copies:  map[string]string{},
 		written: map[string]time.Time{}, births: map[string]string{}, starts: map[string][]time.Time{},
 	}
 	o := options()
@@ -470,7 +473,8 @@ func TestMove_FromTheCopyOfALostClient(t *testing.T) {
 			t.Errorf("its home is %+v", sb.Home)
 		}
 		w.resume("bare")
-		if sb := w.reach("bare", fsm.SandboxError, time.Minute); sb.Status.Reason != fsm.ReasonWorkspace || !strings.Contains(sb.Status.Detail, "there is no copy of the workspace") {
+		if sb := w.reach("bare", fsm.SandboxError, time.Minute); sb.Status.Reason != fsm.ReasonWorkspace ||
+			!strings.Contains(sb.Status.Detail, "there is no copy of the workspace") {
 			t.Errorf("without a copy: %+v", sb.Status)
 		}
 		w.delete("bare")

@@ -66,7 +66,12 @@ func (s *Scheduler) logCollected(log *slog.Logger, did SecretsCollected, before 
 
 // collectOnce runs one collection. total is the number of versions that the last collection saw;
 // it is replaced by this one's.
-func (s *Scheduler) collectOnce(ctx context.Context, log *slog.Logger, vault *markGuard, total *int) (SecretsCollected, error) {
+func (s *Scheduler) collectOnce(
+	ctx context.Context,
+	log *slog.Logger,
+	vault *markGuard,
+	total *int,
+) (SecretsCollected, error) {
 	if vault.marks != nil {
 		if _, err := vault.judge(ctx); err != nil {
 			return SecretsCollected{}, err
@@ -128,7 +133,11 @@ func (c *collection) strangers(v *fsm.View) (findings []fsm.Finding) {
 		if strange(v, e.Birth.String()) {
 			findings = append(findings, fsm.Finding{
 				Kind: fsm.FindingStranger, Store: fsm.StoreVault, ID: e.Ref.Path, Birth: e.Birth.String(),
-				Detail: fmt.Sprintf("version %d of the secret %s is of this cluster and not of this history: the state is older than it", e.Ref.Version, e.Ref.Path),
+				Detail: fmt.Sprintf(
+					"version %d of the secret %s is of this cluster and not of this history: the state is older than it",
+					e.Ref.Version,
+					e.Ref.Path,
+				),
 			})
 		}
 	}

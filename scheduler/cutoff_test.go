@@ -16,7 +16,10 @@ func TestDrill_ClientCutOffWithHundredsOfSandboxes(t *testing.T) {
 	t.Parallel()
 	const half = 250
 	inWorld(t, onTwoClients(), func(w *world) {
-		running, paused := func(i int) string { return fmt.Sprintf("cut-%d", i) }, func(i int) string { return fmt.Sprintf("cut-p%d", i) }
+		running, paused := func(i int) string {
+			return fmt.Sprintf("cut-%d",
+				i)
+		}, func(i int) string { return fmt.Sprintf("cut-p%d", i) }
 		for i := range half {
 			w.create(running(i))
 			w.create(paused(i))

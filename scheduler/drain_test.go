@@ -13,7 +13,8 @@ import (
 func (w *world) pausedByClient(id, words string) {
 	w.Helper()
 	sb := w.reach(id, fsm.SandboxPaused, time.Minute)
-	if sb.Desired != fsm.DesiredRunning || sb.Status.Reason != fsm.ReasonClient || !strings.Contains(sb.Status.Detail, words) {
+	if sb.Desired != fsm.DesiredRunning || sb.Status.Reason != fsm.ReasonClient ||
+		!strings.Contains(sb.Status.Detail, words) {
 		w.Errorf("%s wants %s: %+v", id, sb.Desired, sb.Status)
 	}
 }
@@ -40,7 +41,8 @@ func TestDrain_PausesGracefullyAndResumes(t *testing.T) {
 		if w.nomad.Live("cut-a") != 1 || w.nomad.Calls("stop") != stops {
 			t.Error("stopped while its conversation was being paused")
 		}
-		if st := w.cluster.Sandbox("cut-a").Status; st.State != fsm.SandboxRunning || !strings.Contains(st.Detail, "is draining; the sandbox is being paused") {
+		if st := w.cluster.Sandbox("cut-a").Status; st.State != fsm.SandboxRunning ||
+			!strings.Contains(st.Detail, "is draining; the sandbox is being paused") {
 			t.Errorf("while it is paused: %+v", st)
 		}
 		w.pausedByClient("cut-a", "its client cut-off is draining")

@@ -32,7 +32,8 @@ func (l *loop) pausingConversations(ctx context.Context, sb *fsm.Sandbox, t *tra
 		l.mu.Unlock()
 		return false
 	}
-	restarted := sb != nil && sb.Desired == fsm.DesiredRunning && (o.Client == ClientDraining || o.Rotations != sb.Rotations)
+	restarted := sb != nil && sb.Desired == fsm.DesiredRunning &&
+		(o.Client == ClientDraining || o.Rotations != sb.Rotations)
 	if sb == nil || sb.Desired != fsm.DesiredPaused && !restarted || sb.Status.State != fsm.SandboxRunning ||
 		sb.KeyRef.IsZero() || sb.Template.Readiness == fsm.ReadinessAllocation {
 		return false

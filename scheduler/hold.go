@@ -91,7 +91,8 @@ func strangers(v *fsm.View, jobs []Observed) (findings []fsm.Finding) {
 		}
 		findings = append(findings, fsm.Finding{
 			Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: o.SandboxID, Birth: o.Birth,
-			Detail: what + " of sandbox " + o.SandboxID + " is of this cluster and not of this history: the state is older than it",
+			Detail: what + " of sandbox " + o.SandboxID + " is of this cluster and not of this history: " +
+				"the state is older than it",
 		})
 	}
 	return findings
@@ -112,7 +113,8 @@ func (l *loop) vanished(before *fsm.View, jobs []Observed, seq uint64) func(v *f
 	}
 	// A sandbox that stopped answering since is an ERROR with a placement, and counts too.
 	runs := func(sb *fsm.Sandbox) bool {
-		return sb != nil && sb.Desired == fsm.DesiredRunning && sb.Status.Placement != nil && sb.Status.Generation == sb.Generation
+		return sb != nil && sb.Desired == fsm.DesiredRunning && sb.Status.Placement != nil &&
+			sb.Status.Generation == sb.Generation
 	}
 	return func(v *fsm.View) []fsm.Finding {
 		if v.Birth().IsZero() {
@@ -133,7 +135,12 @@ func (l *loop) vanished(before *fsm.View, jobs []Observed, seq uint64) func(v *f
 		}
 		return []fsm.Finding{{
 			Kind: fsm.FindingVanished, Store: fsm.StoreNomad,
-			Detail: fmt.Sprintf("the jobs of %d of %d running sandboxes are gone at once, and no event told of it: another backend answers, or it was emptied", gone, running),
+			Detail: fmt.Sprintf(
+				"the jobs of %d of %d running sandboxes are gone at once, and no event told of it: "+
+					"another backend answers, or it was emptied",
+				gone,
+				running,
+			),
 		}}
 	}
 }

@@ -106,7 +106,8 @@ func TestHold_OlderState_NothingStartsOrStops(t *testing.T) {
 		}
 		// What runs is adopted. What does not run shows an error: nothing starts it.
 		w.reach("b", fsm.SandboxRunning, time.Second)
-		if sb := w.cluster.Sandbox("a"); sb.State() != fsm.SandboxError || sb.Status.Reason != fsm.ReasonHeld || sb.Status.Detail == "" {
+		if sb := w.cluster.Sandbox("a"); sb.State() != fsm.SandboxError || sb.Status.Reason != fsm.ReasonHeld ||
+			sb.Status.Detail == "" {
 			t.Errorf("status %+v", sb.Status)
 		}
 		// Users' requests are carried out.
@@ -120,7 +121,8 @@ func TestHold_OlderState_NothingStartsOrStops(t *testing.T) {
 		w.reach("e", fsm.SandboxRunning, time.Second)
 		w.release()
 		w.elapse(10 * time.Minute)
-		if w.view().Hold() != nil || w.cluster.State("b") != fsm.SandboxRunning || w.cluster.State("a") != fsm.SandboxRunning {
+		if w.view().Hold() != nil || w.cluster.State("b") != fsm.SandboxRunning ||
+			w.cluster.State("a") != fsm.SandboxRunning {
 			t.Errorf("hold %+v; %s", w.view().Hold(), w.describe())
 		}
 	})
@@ -208,7 +210,10 @@ func TestHold_Marks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, options(), func(w *world) {
-				w.until("the first mark", 5*time.Second, func() bool { return w.nomad.Mark() != nil && w.view().Marked(fsm.StoreNomad) })
+				w.until("the first mark", 5*time.Second, func() bool {
+					return w.nomad.Mark() != nil &&
+						w.view().Marked(fsm.StoreNomad)
+				})
 				if w.view().Hold() != nil {
 					t.Fatalf("the first mark began a hold: %+v", w.view().Hold())
 				}
@@ -360,7 +365,10 @@ func TestHold_PoliciesAndPoolsRest(t *testing.T) {
 		w.under(fsm.Policy{MaxRunning: time.Hour})
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
-		w.cluster.Must(&fsm.HoldBeginBody{At: w.view().Index(), Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "test"}}}, "")
+		w.cluster.Must(&fsm.HoldBeginBody{
+			At:       w.view().Index(),
+			Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "test"}},
+		}, "")
 		w.cluster.Must(&fsm.SpecPoolBody{ID: specID, Size: 2}, "operator")
 		w.elapse(3 * time.Hour)
 		if w.cluster.State("a") != fsm.SandboxRunning || len(w.view().PoolMembers(specID)) != 0 {
@@ -452,7 +460,8 @@ func TestBrake_SecretsGoSlowly(t *testing.T) {
 		w.secrets.Birth = func() fsm.Birth { return w.view().Birth() }
 		const n = 12
 		for i := range n {
-			if _, err := w.secrets.Write(w.Context(), fmt.Sprintf("users/u%d/settings/llm_api_key", i), map[string]string{"value": "x"}); err != nil {
+			if _, err := w.secrets.Write(w.Context(), fmt.Sprintf("users/u%d/settings/llm_api_key", i),
+				map[string]string{"value": "x"}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -64,7 +64,13 @@ func askPause(v *fsm.View, sb *fsm.Sandbox) (time.Duration, bool) {
 // askIfDue begins a question to a sandbox if it is due. over says that the sandbox counts as idle
 // since at, unless it answers otherwise. due is the time of the next question, zero while one is
 // under way. unknown reports whether the use of the sandbox is not known.
-func (p *policies) askIfDue(ctx context.Context, v *fsm.View, sb *fsm.Sandbox, over bool, at time.Time) (due time.Time, unknown bool) {
+func (p *policies) askIfDue(
+	ctx context.Context,
+	v *fsm.View,
+	sb *fsm.Sandbox,
+	over bool,
+	at time.Time,
+) (due time.Time, unknown bool) {
 	pause, _ := askPause(v, sb)
 	now := time.Now()
 	p.mu.Lock()

@@ -50,7 +50,8 @@ func (s *Scheduler) configure(ctx context.Context, log *slog.Logger) error {
 			}
 			continue
 		}
-		_, err := s.cluster.Propose(ctx, command(&fsm.InstallationConfigureBody{Installation: in, Seed: v.Active(fsm.VersionConfig)}))
+		_, err := s.cluster.Propose(ctx,
+			command(&fsm.InstallationConfigureBody{Installation: in, Seed: v.Active(fsm.VersionConfig)}))
 		if err == nil {
 			log.Info("the cluster has the configuration of this node's file now (bivouac config get)")
 			continue

@@ -17,7 +17,11 @@ func TestScheduler_FirstInstallationStays(t *testing.T) {
 		w.until("all of it", time.Minute, func() bool { return w.view().ConfigIndex() > 0 })
 		before := w.cluster.Count(fsm.InstallationConfigure)
 		first := w.view().Installation()
-		other := fsm.Installation{CORS: fsm.CORS{Origins: []string{"https://other.example"}}, PerUser: fsm.Limits{Running: 3}, Policy: fsm.Policy{IdleTimeout: time.Hour}}
+		other := fsm.Installation{
+			CORS:    fsm.CORS{Origins: []string{"https://other.example"}},
+			PerUser: fsm.Limits{Running: 3},
+			Policy:  fsm.Policy{IdleTimeout: time.Hour},
+		}
 		w.step()
 		w.cfg.Installation = other
 		w.lead()

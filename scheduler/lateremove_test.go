@@ -17,7 +17,11 @@ import (
 // conversations is an agent server that accepts every conversation.
 type conversations struct{ starttask.Projects }
 
-func (conversations) CreateConversation(_ context.Context, _, _ string, req agent.CreateRequest) (agent.ConversationInfo, bool, error) {
+func (conversations) CreateConversation(
+	_ context.Context,
+	_, _ string,
+	req agent.CreateRequest,
+) (agent.ConversationInfo, bool, error) {
 	return agent.ConversationInfo{ID: req.ConversationID}, true, nil
 }
 
@@ -109,7 +113,8 @@ func TestScheduler_LateRemove_LeavesTheNextSandboxOfTheSameWishedID(t *testing.T
 		ended()
 		w.elapse(time.Minute)
 		now := w.cluster.Sandbox(second.ID)
-		if now.State() != fsm.SandboxRunning || now.Status.Placement.AllocID != second.Status.Placement.AllocID || !w.nomad.HasVolume(second.ID) {
+		if now.State() != fsm.SandboxRunning || now.Status.Placement.AllocID != second.Status.Placement.AllocID ||
+			!w.nomad.HasVolume(second.ID) {
 			w.Errorf("the next sandbox after the late removal: %s", w.describe())
 		}
 		if first.ID == second.ID {

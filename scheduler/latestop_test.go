@@ -42,7 +42,8 @@ func TestScheduler_LateStop_LosesAgainstTheJobThatWasTakenOver(t *testing.T) {
 		}
 		w.elapse(time.Minute)
 		after := w.cluster.Sandbox("a").Status
-		if after.State != fsm.SandboxRunning || after.Placement.AllocID != before.Placement.AllocID || w.nomad.Live("a") != 1 {
+		if after.State != fsm.SandboxRunning || after.Placement.AllocID != before.Placement.AllocID ||
+			w.nomad.Live("a") != 1 {
 			w.Errorf("before %+v, after the late stop %+v", before.Placement, after)
 		}
 		if n := w.nomad.Calls("take over"); n != 1 {

@@ -18,7 +18,8 @@ func TestLoop_BackendIsBack_PatienceBeginsAnew(t *testing.T) {
 	track.awayFailures, track.notBefore = 7, time.Now().Add(maxAwayPause)
 	l.takeListing([]Observed{{SandboxID: "a"}}, 0)
 	if track.awayFailures != 0 || !track.notBefore.IsZero() {
-		t.Errorf("after the backend was away a removal has failed %d times in a row, and waits until %s", track.awayFailures, track.notBefore)
+		t.Errorf("after the backend was away a removal has failed %d times in a row, and waits until %s",
+			track.awayFailures, track.notBefore)
 	}
 }
 

@@ -62,12 +62,16 @@ func TestLost_IsOnRecord(t *testing.T) {
 			t.Parallel()
 			inCarryingWorld(t, func(w *world, c *carrying) {
 				w.restart(func(cfg *scheduler.Config) { cfg.LostRetention, cfg.OrphanRetention = 8*time.Hour, time.Hour })
-				w.cluster.Must(&fsm.APIKeyCreateBody{Lookup: "u1u1u1u1u1u1", Hash: strings.Repeat("1", 64), UserID: "u1"}, "operator")
+				w.cluster.Must(&fsm.APIKeyCreateBody{Lookup: "u1u1u1u1u1u1", Hash: strings.Repeat("1", 64), UserID: "u1"},
+					"operator")
 				former := w.lose(c, "sb")
 				// A third home: the former client of b is no longer the lost one.
 				c.moveTo("a")
 				w.cluster.Must(&fsm.ClientMarkBody{ID: "b", Mark: fsm.ClientDraining}, "operator")
-				w.until("it is moved again", 10*time.Minute, func() bool { return c.client("sb") == "a" && w.cluster.Sandbox("sb").State() == fsm.SandboxRunning })
+				w.until("it is moved again", 10*time.Minute, func() bool {
+					return c.client("sb") == "a" &&
+						w.cluster.Sandbox("sb").State() == fsm.SandboxRunning
+				})
 				w.cluster.Must(&fsm.ClientMarkBody{ID: "b", Mark: ""}, "operator")
 				w.step()
 				w.cluster.NextTerm()
@@ -107,7 +111,8 @@ func TestLost_HoldsAndLimits(t *testing.T) {
 	for _, by := range []string{"retention", "purge"} {
 		inCarryingWorld(t, func(w *world, c *carrying) {
 			w.restart(func(cfg *scheduler.Config) { cfg.LostRetention, cfg.RemovalsPerHour = 4*time.Hour, 1 })
-			w.cluster.Must(&fsm.APIKeyCreateBody{Lookup: "u1u1u1u1u1u1", Hash: strings.Repeat("1", 64), UserID: "u1"}, "operator")
+			w.cluster.Must(&fsm.APIKeyCreateBody{Lookup: "u1u1u1u1u1u1", Hash: strings.Repeat("1", 64), UserID: "u1"},
+				"operator")
 			var former []string
 			for i := range 3 {
 				former = append(former, w.lose(c, fmt.Sprint("sb", i)))
@@ -120,7 +125,9 @@ func TestLost_HoldsAndLimits(t *testing.T) {
 				}
 				return n
 			}
-			w.cluster.Must(&fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: "x", Detail: "seen"}}}, "operator")
+			w.cluster.Must(&fsm.HoldBeginBody{
+				Findings: []fsm.Finding{{Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: "x", Detail: "seen"}},
+			}, "operator")
 			if by == "purge" {
 				w.cluster.Must(&fsm.UserDeleteBody{UserID: "u1"}, "operator")
 			} else {
@@ -164,10 +171,12 @@ func TestLost_IsRestored(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.cluster.Must(&fsm.OrphanRestoreBody{Volume: former, ID: "again", KeyRef: ref, KeyHash: strings.Repeat("a", 64)}, "operator")
+				w.cluster.Must(&fsm.OrphanRestoreBody{Volume: former, ID: "again", KeyRef: ref, KeyHash: strings.Repeat("a", 64)},
+					"operator")
 				if step != "" {
 					w.until("it says why", 10*time.Minute, func() bool {
-						return strings.Contains(w.cluster.Sandbox("again").Status.Detail, "the last try failed: the client does not answer")
+						return strings.Contains(w.cluster.Sandbox("again").Status.Detail, "the last try failed: "+
+							"the client does not answer")
 					})
 					if n := len(c.startsOf("again")); n != 0 {
 						t.Errorf("it was started %d times without its workspace", n)

@@ -22,7 +22,8 @@ type NewerHistoryError struct {
 
 // Error implements error.
 func (e *NewerHistoryError) Error() string {
-	return fmt.Sprintf("the mark in %s is of the history %s of %s, which began after this node's: the cluster went on elsewhere; see bivouac runbook hold",
+	return fmt.Sprintf("the mark in %s is of the history %s of %s, which began after this node's: "+
+		"the cluster went on elsewhere; see bivouac runbook hold",
 		e.Place, e.Mark.History, e.Mark.Time.Format(time.RFC3339))
 }
 
@@ -192,7 +193,8 @@ func (g *markGuard) logOnce(err error) {
 	g.lastError = text
 	g.mu.Unlock()
 	if news && err != nil {
-		g.log.Warn("the mark can't be read or written; nothing is removed there until it can; see bivouac runbook hold", "reason", g.s.placeOf(g.store), "error", err)
+		g.log.Warn("the mark can't be read or written; nothing is removed there until it can; see bivouac runbook hold",
+			"reason", g.s.placeOf(g.store), "error", err)
 	}
 }
 
@@ -328,7 +330,8 @@ func (g *markGuard) write(ctx context.Context) error {
 		return nil
 	}
 	// Only a written mark is recorded: a later leader takes an older one in the store for a loss.
-	if _, err = g.s.cluster.Propose(ctx, command(&fsm.MarkNoteBody{Store: g.store, History: mark.History, Index: mark.Index})); err == nil {
+	if _, err = g.s.cluster.Propose(ctx,
+		command(&fsm.MarkNoteBody{Store: g.store, History: mark.History, Index: mark.Index})); err == nil {
 		g.mu.Lock()
 		g.noted = time.Now()
 		g.mu.Unlock()

@@ -95,9 +95,13 @@ func TestMark_OfAFormerHistory_AfterALaterOne_Holds(t *testing.T) {
 	inWorld(t, options(), func(w *world) {
 		keeper := w.secretMarks()
 		old := *keeper.Mark()
-		w.cluster.Must(&fsm.HoldBeginBody{At: w.view().Index(), Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "test"}}}, "")
+		w.cluster.Must(&fsm.HoldBeginBody{
+			At:       w.view().Index(),
+			Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "test"}},
+		}, "")
 		w.release()
-		w.until("the mark of the new history", 2*time.Minute, func() bool { return keeper.Mark().History == w.view().History().ID })
+		w.until("the mark of the new history", 2*time.Minute,
+			func() bool { return keeper.Mark().History == w.view().History().ID })
 		w.elapse(time.Second)
 		w.step()
 		keeper.SetMark(old)
@@ -145,7 +149,10 @@ func TestMark_NeverBehind_WhileStoresOnlyGoForward(t *testing.T) {
 					w.cluster.NextTerm()
 					w.lead()
 				case 4:
-					w.cluster.Must(&fsm.HoldBeginBody{At: w.view().Index(), Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "test"}}}, "")
+					w.cluster.Must(&fsm.HoldBeginBody{
+						At:       w.view().Index(),
+						Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "test"}},
+					}, "")
 					w.elapse(time.Duration(rng.IntN(5)) * time.Second)
 					w.release()
 				default: // another leader was faster, and its entries are here

@@ -72,7 +72,10 @@ func TestLost_WhatTheClientHasStays(t *testing.T) {
 		w.until("a copy", time.Minute, func() bool { return w.cluster.Sandbox("sb").Copy != nil })
 		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientLost}, "operator")
 		w.resume("sb")
-		w.until("it runs on b", 10*time.Minute, func() bool { return c.client("sb") == "b" && w.cluster.Sandbox("sb").State() == fsm.SandboxRunning })
+		w.until("it runs on b", 10*time.Minute, func() bool {
+			return c.client("sb") == "b" &&
+				w.cluster.Sandbox("sb").State() == fsm.SandboxRunning
+		})
 		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: ""}, "operator")
 		for range 2 {
 			w.step()
@@ -136,7 +139,8 @@ func TestCopy_SandboxDeletedDuringIt(t *testing.T) {
 					t.Errorf("removed before its time: the store has %v", c.stored())
 				}
 			}
-			w.eventually("nothing of it is stored", 2*w.cfg.OrphanRetention, func() bool { return slices.Equal(c.stored(), []string{"kept"}) })
+			w.eventually("nothing of it is stored", 2*w.cfg.OrphanRetention,
+				func() bool { return slices.Equal(c.stored(), []string{"kept"}) })
 		})
 	}
 }
@@ -144,7 +148,11 @@ func TestCopy_SandboxDeletedDuringIt(t *testing.T) {
 // lacks makes every move of the Nomad fail as it does without alloc-exec.
 func lacks(step string) error {
 	if step == "export" {
-		return &scheduler.Denied{Path: "the namespace sandboxes", Capability: "alloc-exec", Detail: "Nomad: Permission denied"}
+		return &scheduler.Denied{
+			Path:       "the namespace sandboxes",
+			Capability: "alloc-exec",
+			Detail:     "Nomad: Permission denied",
+		}
 	}
 	return nil
 }
@@ -161,7 +169,8 @@ func TestDrain_BringsBackWhatItPaused(t *testing.T) {
 		}
 		c.setFails(lacks)
 		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
-		w.until("the drain stopped", 10*time.Minute, func() bool { return w.cluster.Store.View().MarkOf("a").Drain == fsm.DrainStopped })
+		w.until("the drain stopped", 10*time.Minute,
+			func() bool { return w.cluster.Store.View().MarkOf("a").Drain == fsm.DrainStopped })
 		m := w.cluster.Store.View().MarkOf("a")
 		if !strings.Contains(m.Failure, "alloc-exec") || len(m.Stays) != 1 {
 			t.Errorf("the mark is %+v", m)
@@ -210,9 +219,11 @@ func TestDrain_OneStays(t *testing.T) {
 		w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
 		w.onB(c, "first")
 		w.onB(c, "good")
-		w.until("one stays", 10*time.Minute, func() bool { return slices.Equal(w.cluster.Store.View().MarkOf("a").Stays, []string{bad}) })
+		w.until("one stays", 10*time.Minute,
+			func() bool { return slices.Equal(w.cluster.Store.View().MarkOf("a").Stays, []string{bad}) })
 		w.until("it runs where it was", 10*time.Minute, func() bool { return c.allRunOn("a", w, "zbad") })
-		if m := w.cluster.Store.View().MarkOf("a"); m.Drain != fsm.DrainAll || !strings.Contains(m.Failure, "a file can't be read") {
+		if m := w.cluster.Store.View().MarkOf("a"); m.Drain != fsm.DrainAll ||
+			!strings.Contains(m.Failure, "a file can't be read") {
 			t.Errorf("the mark is %+v", m)
 		}
 	})
@@ -292,8 +303,10 @@ func TestDrain_SandboxInErrorStays(t *testing.T) {
 			}
 			w.cluster.Must(&fsm.ClientMarkBody{ID: "a", Mark: fsm.ClientDraining}, "operator")
 			never := w.cluster.Sandbox("never")
-			w.until("it stays", 10*time.Minute, func() bool { return slices.Equal(w.cluster.Store.View().MarkOf("a").Stays, []string{never.ID}) })
-			if m := w.cluster.Store.View().MarkOf("a"); m.Drain != want || !strings.Contains(m.Failure, "is in ERROR and has no workspace that could be moved") {
+			w.until("it stays", 10*time.Minute,
+				func() bool { return slices.Equal(w.cluster.Store.View().MarkOf("a").Stays, []string{never.ID}) })
+			if m := w.cluster.Store.View().MarkOf("a"); m.Drain != want ||
+				!strings.Contains(m.Failure, "is in ERROR and has no workspace that could be moved") {
 				t.Errorf("the mark is %+v, want %s", m, want)
 			}
 			if others {

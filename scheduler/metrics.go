@@ -36,8 +36,9 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 	m := &metrics{
 		carry: newCarryMetrics(), capacity: newCapacityMetrics(),
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "bivouac_sandbox_start_duration_seconds",
-			Help:    "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
+			Name: "bivouac_sandbox_start_duration_seconds",
+			Help: "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, " +
+				"placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 120},
 		}, []string{"stage", "start"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -67,7 +68,8 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 		}),
 		strangers: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_secret_strangers",
-			Help: "Versions of secrets below the prefix that nothing refers to and that were not made in this cluster's history, as the last collection found; they are left alone.",
+			Help: "Versions of secrets below the prefix that nothing refers to and that were not made in this cluster's " +
+				"history, as the last collection found; they are left alone.",
 		}),
 	}
 	m.pauses = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -88,7 +90,8 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 	})
 	m.idleUnknown = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "bivouac_sandboxes_idle_unknown",
-		Help: "Running sandboxes under an idle timeout of which the leader can't tell whether they are in use: they are not paused as idle.",
+		Help: "Running sandboxes under an idle timeout of which the leader can't tell whether they are in use: " +
+			"they are not paused as idle.",
 	})
 	m.begin()
 	if reg == nil {
@@ -127,7 +130,16 @@ func (m *metrics) begin() {
 	m.pass.WithLabelValues("sandbox")
 	m.pass.WithLabelValues("listing")
 	for _, outcome := range []string{"ok", "failed"} {
-		for _, step := range []Step{StepStart, StepRaise, StepTakeOver, StepStop, StepRemove, StepStopOrphan, StepRemoveOrphan, StepAdopt} {
+		for _, step := range []Step{
+			StepStart,
+			StepRaise,
+			StepTakeOver,
+			StepStop,
+			StepRemove,
+			StepStopOrphan,
+			StepRemoveOrphan,
+			StepAdopt,
+		} {
 			m.steps.WithLabelValues(string(step), outcome)
 		}
 		m.pauses.WithLabelValues(outcome)
@@ -184,7 +196,8 @@ func seconds(o prometheus.Observer, since time.Time) {
 type stateCollector struct{ store Store }
 
 func (stateCollector) desc() *prometheus.Desc {
-	return prometheus.NewDesc("bivouac_sandboxes", "Sandboxes in the store, by state; DELETING ones are no longer shown by the API.",
+	return prometheus.NewDesc("bivouac_sandboxes", "Sandboxes in the store, by state; "+
+		"DELETING ones are no longer shown by the API.",
 		[]string{"state"}, nil)
 }
 
@@ -214,7 +227,8 @@ func (c stateCollector) Collect(ch chan<- prometheus.Metric) {
 type isolationCollector struct{ store Store }
 
 func (isolationCollector) desc() *prometheus.Desc {
-	return prometheus.NewDesc("bivouac_sandboxes_by_isolation", "Sandboxes in the store, by what is between them and their machine: standard, none.",
+	return prometheus.NewDesc("bivouac_sandboxes_by_isolation", "Sandboxes in the store, "+
+		"by what is between them and their machine: standard, none.",
 		[]string{"isolation"}, nil)
 }
 
@@ -240,7 +254,8 @@ type overdueCollector struct {
 }
 
 func (overdueCollector) desc() *prometheus.Desc {
-	return prometheus.NewDesc("bivouac_sandboxes_overdue", "Sandboxes whose pause or deletion was asked for longer ago than it may take, by wish.",
+	return prometheus.NewDesc("bivouac_sandboxes_overdue", "Sandboxes whose pause or deletion was asked for longer ago "+
+		"than it may take, by wish.",
 		[]string{"wish"}, nil)
 }
 
@@ -266,7 +281,8 @@ func (c overdueCollector) Collect(ch chan<- prometheus.Metric) {
 type poolCollector struct{ store Store }
 
 func (poolCollector) descs() (size, wanted *prometheus.Desc) {
-	return prometheus.NewDesc("bivouac_pool_size", "Members of warm pools, by spec and state: ready, starting, failed, outdated.", []string{"spec", "state"}, nil),
+	return prometheus.NewDesc("bivouac_pool_size",
+			"Members of warm pools, by spec and state: ready, starting, failed, outdated.", []string{"spec", "state"}, nil),
 		prometheus.NewDesc("bivouac_pool_wanted", "The size a spec's warm pool should have.", []string{"spec"}, nil)
 }
 
@@ -302,10 +318,14 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 type holdCollector struct{ store Store }
 
 func (holdCollector) descs() (hold, orphans, removals, limited *prometheus.Desc) {
-	return prometheus.NewDesc("bivouac_hold", "1 while the cluster holds: the leader does nothing of its own accord.", nil, nil),
-		prometheus.NewDesc("bivouac_orphans", "Jobs and workspaces without a sandbox, by kind and reason.", []string{"kind", "reason"}, nil),
-		prometheus.NewDesc("bivouac_removals", "Removals of the leader's own accord in the last hour, by kind.", []string{"kind"}, nil),
-		prometheus.NewDesc("bivouac_removals_braked", "1 when the limit of removals of a kind was reached within the last hour.", []string{"kind"}, nil)
+	return prometheus.NewDesc("bivouac_hold", "1 while the cluster holds: the leader does nothing of its own accord.",
+			nil, nil),
+		prometheus.NewDesc("bivouac_orphans", "Jobs and workspaces without a sandbox, by kind and reason.",
+			[]string{"kind", "reason"}, nil),
+		prometheus.NewDesc("bivouac_removals", "Removals of the leader's own accord in the last hour, by kind.",
+			[]string{"kind"}, nil),
+		prometheus.NewDesc("bivouac_removals_braked",
+			"1 when the limit of removals of a kind was reached within the last hour.", []string{"kind"}, nil)
 }
 
 // Describe implements prometheus.Collector.

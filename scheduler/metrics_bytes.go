@@ -7,8 +7,10 @@ type bytesCollector struct{ store Store }
 
 func (bytesCollector) descs() (used, limit, largest *prometheus.Desc) {
 	return prometheus.NewDesc("bivouac_state_bytes", "What all users together keep in the state, in bytes.", nil, nil),
-		prometheus.NewDesc("bivouac_state_limit_bytes", "The limit of bivouac_state_bytes; at it, requests that add something are answered 429.", nil, nil),
-		prometheus.NewDesc("bivouac_state_largest_user_bytes", "What the user who keeps most in the state keeps there, in bytes.", nil, nil)
+		prometheus.NewDesc("bivouac_state_limit_bytes",
+			"The limit of bivouac_state_bytes; at it, requests that add something are answered 429.", nil, nil),
+		prometheus.NewDesc("bivouac_state_largest_user_bytes",
+			"What the user who keeps most in the state keeps there, in bytes.", nil, nil)
 }
 
 // Describe implements prometheus.Collector.

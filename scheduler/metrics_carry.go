@@ -56,8 +56,10 @@ type copyCollector struct {
 }
 
 func (copyCollector) descs() (oldest, without *prometheus.Desc) {
-	return prometheus.NewDesc("bivouac_workspace_uncopied_oldest_seconds", "The most time since which a workspace was written to and not copied; 0 where workspaces are not copied.", nil, nil),
-		prometheus.NewDesc("bivouac_workspaces_without_copy", "Sandboxes that ran and have no copy of their workspace.", nil, nil)
+	return prometheus.NewDesc("bivouac_workspace_uncopied_oldest_seconds",
+			"The most time since which a workspace was written to and not copied; 0 where workspaces are not copied.", nil, nil),
+		prometheus.NewDesc("bivouac_workspaces_without_copy", "Sandboxes that ran and have no copy of their workspace.",
+			nil, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -96,7 +98,11 @@ func (c copyCollector) Collect(ch chan<- prometheus.Metric) {
 type drainCollector struct{ store Store }
 
 func (drainCollector) desc() *prometheus.Desc {
-	return prometheus.NewDesc("bivouac_drains", "Nomad clients that an operator drains: stuck, which leave sandboxes where they are because these can't be moved, and going, all others.", []string{"state"}, nil)
+	return prometheus.NewDesc("bivouac_drains",
+		"Nomad clients that an operator drains: stuck, which leave sandboxes where they are because these can't be "+
+			"moved, and going, all others.", []string{
+			"state",
+		}, nil)
 }
 
 // Describe implements prometheus.Collector.

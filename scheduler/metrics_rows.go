@@ -14,7 +14,8 @@ import (
 type reasonCollector struct{ store Store }
 
 func (reasonCollector) desc() *prometheus.Desc {
-	return prometheus.NewDesc("bivouac_sandboxes_by_reason", "Sandboxes in ERROR by their reason, and sandboxes in PAUSED that no request of their user paused.",
+	return prometheus.NewDesc("bivouac_sandboxes_by_reason", "Sandboxes in ERROR by their reason, "+
+		"and sandboxes in PAUSED that no request of their user paused.",
 		[]string{"state", "reason"}, nil)
 }
 
@@ -28,7 +29,13 @@ func (c reasonCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, reason := range reasons() {
 		counts[label{string(fsm.SandboxError), reason}] = 0
 	}
-	for _, reason := range []string{fsm.PausedByIdle, fsm.PausedByMaxRunning, fsm.PausedByLimit, fsm.PausedByDisabled, fsm.ReasonClient} {
+	for _, reason := range []string{
+		fsm.PausedByIdle,
+		fsm.PausedByMaxRunning,
+		fsm.PausedByLimit,
+		fsm.PausedByDisabled,
+		fsm.ReasonClient,
+	} {
 		counts[label{string(fsm.SandboxPaused), reason}] = 0
 	}
 	for sb := range c.store.View().AllSandboxes() {
@@ -51,8 +58,10 @@ func (c reasonCollector) Collect(ch chan<- prometheus.Metric) {
 type unconvergedCollector struct{ store Store }
 
 func (unconvergedCollector) descs() (count, oldest *prometheus.Desc) {
-	return prometheus.NewDesc("bivouac_sandboxes_unconverged", "Sandboxes that are not yet what was asked for, by wish. One in ERROR counts as settled.", []string{"wish"}, nil),
-		prometheus.NewDesc("bivouac_sandboxes_unconverged_oldest_seconds", "Age of the oldest wish for a sandbox that is not yet true, by wish; 0 without one.", []string{"wish"}, nil)
+	return prometheus.NewDesc("bivouac_sandboxes_unconverged",
+			"Sandboxes that are not yet what was asked for, by wish. One in ERROR counts as settled.", []string{"wish"}, nil),
+		prometheus.NewDesc("bivouac_sandboxes_unconverged_oldest_seconds",
+			"Age of the oldest wish for a sandbox that is not yet true, by wish; 0 without one.", []string{"wish"}, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -107,7 +116,8 @@ type rowCollector struct {
 func (*rowCollector) descs() (rows, tasks, conversations *prometheus.Desc) {
 	return prometheus.NewDesc("bivouac_store_rows", "Rows of the store, by table.", []string{"table"}, nil),
 		prometheus.NewDesc("bivouac_start_tasks", "Start tasks in the store, by status.", []string{"status"}, nil),
-		prometheus.NewDesc("bivouac_conversations", "Conversations in the store, by the status of their sandbox.", []string{"status"}, nil)
+		prometheus.NewDesc("bivouac_conversations", "Conversations in the store, by the status of their sandbox.",
+			[]string{"status"}, nil)
 }
 
 // Describe implements prometheus.Collector.

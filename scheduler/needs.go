@@ -74,7 +74,8 @@ type Denied struct {
 
 // Error implements error.
 func (d *Denied) Error() string {
-	return fmt.Sprintf("the capability %s is missing for %s (%s): the token must be valid and its policy must have it", d.Capability, d.Path, d.Detail)
+	return fmt.Sprintf("the capability %s is missing for %s (%s): the token must be valid and its policy must have it",
+		d.Capability, d.Path, d.Detail)
 }
 
 // Unwrap returns the CodeScheduler error for callers that don't distinguish Denied.

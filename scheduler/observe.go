@@ -73,7 +73,17 @@ func (l *loop) watch(ctx context.Context, t *track, sb *fsm.Sandbox, p *fsm.Plac
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	pr := &prober{l: l, sb: sb, url: url, alloc: p.AllocID, client: p.NodeID, work: p.Workspace, prefetched: warm, cancel: cancel, reported: reported}
+	pr := &prober{
+		l:          l,
+		sb:         sb,
+		url:        url,
+		alloc:      p.AllocID,
+		client:     p.NodeID,
+		work:       p.Workspace,
+		prefetched: warm,
+		cancel:     cancel,
+		reported:   reported,
+	}
 	t.prober = pr
 	t.probe = ProbeResult{AllocID: p.AllocID, URL: url, KeyRef: sb.KeyRef}
 	l.probers.Go(func() {
@@ -166,7 +176,8 @@ func (p *prober) post(t *track, before, res ProbeResult) bool {
 	t.probe = res
 	// While a sandbox starts, only the first failure matters to Plan.
 	more := before.Failures != res.Failures && (!t.starting || res.Failures <= 1)
-	if before.Answering != res.Answering || before.Proven != res.Proven || more || !failureEqual(before.Failure, res.Failure) {
+	if before.Answering != res.Answering || before.Proven != res.Proven || more ||
+		!failureEqual(before.Failure, res.Failure) {
 		l.queue.add(p.sb.ID)
 	}
 	return t.starting
@@ -182,7 +193,10 @@ func (p *prober) once(ctx context.Context, res *ProbeResult, hurry time.Duration
 	p.turn.within(ctx, hurry, func(ctx context.Context) { err = p.l.s.agents.Health(ctx, p.url) })
 	if err != nil {
 		res.Answering = false
-		res.fail(&Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " does not answer: " + err.Error()})
+		res.fail(&Failure{
+			Reason: fsm.ReasonHealth,
+			Detail: "the agent server at " + p.url + " does not answer: " + err.Error(),
+		})
 		return true
 	}
 	res.Answering = true
@@ -269,7 +283,10 @@ func (p *prober) proveKey(ctx context.Context, key string) (challenged bool, f *
 			Detail: "what answers at " + p.url + " did not prove to be this sandbox: " + err.Error(),
 		}
 	}
-	return false, &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + p.url + " is not ready: " + err.Error()}
+	return false, &Failure{
+		Reason: fsm.ReasonHealth,
+		Detail: "the agent server at " + p.url + " is not ready: " + err.Error(),
+	}
 }
 
 func (p *prober) isReported() bool {

@@ -129,7 +129,8 @@ func (l *loop) endOrphan(ctx context.Context, job Job, t *track, o Observed, ste
 		job.KeepWorkspace = true
 		err = l.s.runner.Remove(ctx, job)
 	} else {
-		err = l.s.runner.RemoveWorkspace(ctx, Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: o.Birth, ID: o.WorkspaceID})
+		err = l.s.runner.RemoveWorkspace(ctx,
+			Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: o.Birth, ID: o.WorkspaceID})
 		if err == nil && l.s.store.View().SandboxAny(job.SandboxID) == nil {
 			err = l.removeCopies(ctx, job)
 		}
@@ -139,7 +140,8 @@ func (l *loop) endOrphan(ctx context.Context, job Job, t *track, o Observed, ste
 	}
 	l.s.metrics.orphansRemoved.Inc()
 	l.log.Warn("orphan removed", "sandbox", job.SandboxID, "reason", orphanKind(o))
-	_, err = l.s.cluster.Propose(ctx, command(&fsm.OrphanForgetBody{Kind: orphanKind(o), Sandboxes: []string{job.SandboxID}}))
+	_, err = l.s.cluster.Propose(ctx,
+		command(&fsm.OrphanForgetBody{Kind: orphanKind(o), Sandboxes: []string{job.SandboxID}}))
 	return err
 }
 
@@ -229,7 +231,8 @@ func (l *loop) forgetOrphans(ctx context.Context, jobs []Observed) error {
 	}
 	for kind, ids := range gone {
 		const most = 1000
-		if _, err := l.s.cluster.Propose(ctx, command(&fsm.OrphanForgetBody{Kind: kind, Sandboxes: ids[:min(len(ids), most)]})); err != nil {
+		if _, err := l.s.cluster.Propose(ctx,
+			command(&fsm.OrphanForgetBody{Kind: kind, Sandboxes: ids[:min(len(ids), most)]})); err != nil {
 			return err
 		}
 	}

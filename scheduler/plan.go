@@ -52,7 +52,8 @@ func newStatus(s Situation) fsm.SandboxStatus {
 	}
 	return fsm.SandboxStatus{
 		State: fsm.SandboxStarting, Generation: sb.Generation, Since: sb.DesiredAt, Job: sb.Status.Job,
-		Workspace: sb.Status.Workspace, Proven: sb.Status.Proven, Challenged: sb.Status.Challenged, Acceptance: sb.Status.Acceptance,
+		Workspace: sb.Status.Workspace, Proven: sb.Status.Proven, Challenged: sb.Status.Challenged,
+		Acceptance: sb.Status.Acceptance,
 	}
 }
 
@@ -94,7 +95,8 @@ func planRunning(s Situation) Decision {
 		// Once the generation is observed, an existing job counts as its own, for the next leader
 		// too. The API shows STARTING all the same.
 		d.Observe = d.Status.State == fsm.SandboxError
-	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && (d.Status.State != fsm.SandboxError || secretUnavailable(d.Status)):
+	case o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore &&
+		(d.Status.State != fsm.SandboxError || secretUnavailable(d.Status)):
 		planSecretUnavailable(&d, s)
 	case o.Failure != nil:
 		fail(&d, s, o.Failure)
@@ -295,7 +297,10 @@ func planPlaced(d *Decision, s Situation) {
 			why = &Failure{Detail: "the backend has not said that the task runs"}
 		}
 		if why == nil {
-			why = &Failure{Reason: fsm.ReasonHealth, Detail: "the agent server at " + access.AgentURL(p) + " was not asked in time"}
+			why = &Failure{
+				Reason: fsm.ReasonHealth,
+				Detail: "the agent server at " + access.AgentURL(p) + " was not asked in time",
+			}
 		}
 		overdue(d, s, why.Reason, why.Detail)
 	}
@@ -452,7 +457,8 @@ func wake(d *Decision, at time.Time) {
 // probed reports whether the probe is of the present placement.
 func probed(s Situation) bool {
 	p := s.Observed.Placement
-	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == access.AgentURL(p) && s.Probe.KeyRef == s.Sandbox.KeyRef
+	return p != nil && s.Probe.AllocID == p.AllocID && s.Probe.URL == access.AgentURL(p) &&
+		s.Probe.KeyRef == s.Sandbox.KeyRef
 }
 
 func healthy(s Situation) bool {

@@ -54,7 +54,8 @@ func planDrainedError(d *Decision, s Situation) bool {
 // started again where it is then.
 func movableInError(sb *fsm.Sandbox) bool {
 	st := sb.Status
-	if sb.Desired != fsm.DesiredRunning || st.Generation != sb.Generation || st.State != fsm.SandboxError || st.Workspace == "" {
+	if sb.Desired != fsm.DesiredRunning || st.Generation != sb.Generation || st.State != fsm.SandboxError ||
+		st.Workspace == "" {
 		return false
 	}
 	return st.Reason != fsm.ReasonWorkspace && st.Reason != fsm.ReasonForeignJob && st.Reason != fsm.ReasonHeld

@@ -7,7 +7,8 @@ import (
 )
 
 // heldDetail is the detail users see of a sandbox that a hold keeps from starting.
-const heldDetail = "the sandbox's job is not there, and the cluster holds: it is started when an operator releases the hold, or when you resume it"
+const heldDetail = "the sandbox's job is not there, and the cluster holds: " +
+	"it is started when an operator releases the hold, or when you resume it"
 
 // planHeld plans for a sandbox under a hold, which takes no step on its job: its status still
 // follows the observation, and a running job is adopted.

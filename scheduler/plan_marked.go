@@ -65,9 +65,11 @@ func planMarked(d *Decision, s Situation) bool {
 	if st.State != fsm.SandboxStarting {
 		st.State, st.Since = fsm.SandboxStarting, micro(s.Now)
 	}
-	st.Placement, st.Reason, st.Detail = nil, fsm.ReasonClient, "the Nomad client "+home+" was lost for good; the sandbox gets another"
+	st.Placement, st.Reason, st.Detail = nil, fsm.ReasonClient, "the Nomad client "+home+" was lost for good;"+
+		" the sandbox gets another"
 	if sb.Copy != nil {
-		st.Detail = "the Nomad client " + home + " was lost for good; the workspace comes back from the copy of " + sb.Copy.At.UTC().Format(time.RFC3339)
+		st.Detail = "the Nomad client " + home + " was lost for good; " +
+			"the workspace comes back from the copy of " + sb.Copy.At.UTC().Format(time.RFC3339)
 	}
 	st.Detail = withFailure(st.Detail, s.MoveFailure)
 	return true

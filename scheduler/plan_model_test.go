@@ -34,7 +34,12 @@ func (m *model) situation() scheduler.Situation {
 		OrphanSince: m.now, Orphan: unowned(),
 	}
 	if p := m.job.Placement; p != nil {
-		s.Probe = scheduler.ProbeResult{AllocID: p.AllocID, URL: access.AgentURL(p), Answering: m.answering, Proven: m.answering}
+		s.Probe = scheduler.ProbeResult{
+			AllocID:   p.AllocID,
+			URL:       access.AgentURL(p),
+			Answering: m.answering,
+			Proven:    m.answering,
+		}
 		if !m.answering {
 			s.Probe.Failures, s.Probe.FailingSince = 99, m.now.Add(-time.Minute)
 			s.Probe.Failure = &scheduler.Failure{Reason: fsm.ReasonHealth, Detail: "silent"}
@@ -97,7 +102,9 @@ func (m *model) place() {
 	m.job.Live++
 	m.job.Waiting = nil
 	m.job.Placement = &fsm.Placement{
-		AllocID: fmt.Sprintf("a%d", m.allocs), Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000 + m.allocs},
+		AllocID: fmt.Sprintf("a%d", m.allocs), Address: "10.0.0.1", Ports: map[string]int{
+			fsm.PortAgentServer: 8000 + m.allocs,
+		},
 	}
 }
 

@@ -13,10 +13,16 @@ var (
 	epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 	limits = scheduler.Limits{
-		Start: 2 * time.Minute, Progress: 15 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second, Retry: 3 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
+		Start: 2 * time.Minute, Progress: 15 * time.Minute, Stop: time.Minute, Placement: 15 * time.Second,
+		Retry: 3 * time.Second, Health: 15 * time.Second, HealthFailures: 3,
 		TermStart: epoch.Add(-time.Hour),
 	}
-	here = &fsm.Placement{AllocID: "a1", NodeID: "n1", Address: "10.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 8000}}
+	here = &fsm.Placement{
+		AllocID: "a1",
+		NodeID:  "n1",
+		Address: "10.0.0.1",
+		Ports:   map[string]int{fsm.PortAgentServer: 8000},
+	}
 	well = scheduler.ProbeResult{AllocID: "a1", URL: "http://10.0.0.1:8000", Answering: true, Proven: true}
 )
 
@@ -60,7 +66,12 @@ func trusting(sb *fsm.Sandbox) *fsm.Sandbox {
 func TestPlan(t *testing.T) {
 	run, paused, deleted := fsm.DesiredRunning, fsm.DesiredPaused, fsm.DesiredDeleted
 	starting := fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}
-	running := fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here, Job: fsm.JobRef{Registered: true}}
+	running := fsm.SandboxStatus{
+		State:      fsm.SandboxRunning,
+		Generation: 1,
+		Placement:  here,
+		Job:        fsm.JobRef{Registered: true},
+	}
 	failed := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonHealth, Detail: "silent", Generation: 1}
 	keylessError := fsm.SandboxStatus{
 		State: fsm.SandboxError, Reason: fsm.ReasonSecretStore, Detail: "sealed", Generation: 1, Workspace: "token",
@@ -104,7 +115,13 @@ func TestPlan(t *testing.T) {
 		{"a job without a sandbox", nil, placed, nil, "stop_orphan"},
 		{"a stopping job without a sandbox", nil, stopping, granted, ""},
 		{"a stopped job without a sandbox", nil, stopped, nil, "remove_orphan"},
-		{"a job without a sandbox, not noted", nil, placed, func(s *scheduler.Situation) { s.Orphan.Record = nil }, "note unowned"},
+		{
+			"a job without a sandbox, not noted",
+			nil,
+			placed,
+			func(s *scheduler.Situation) { s.Orphan.Record = nil },
+			"note unowned",
+		},
 		{
 			"a stranger's job, not noted", nil, placed,
 			func(s *scheduler.Situation) { s.Orphan.Record, s.Orphan.Contained = nil, false }, "note stranger",
@@ -167,7 +184,8 @@ func TestPlan(t *testing.T) {
 		{"nobody to ask, up", trusting(sandbox(run, 1, starting)), up, nil, "RUNNING"},
 		{
 			"nobody to ask, never up", trusting(sandbox(run, 1, starting)), placed,
-			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Hour) }, "ERROR start_timeout not running after 2m0s: the backend has not said",
+			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Hour) },
+			"ERROR start_timeout not running after 2m0s: the backend has not said",
 		},
 		{"no room for a moment", sandbox(run, 1, starting), full, nil, "STARTING no_capacity memory"},
 		{
@@ -230,11 +248,13 @@ func TestPlan(t *testing.T) {
 			func(s *scheduler.Situation) { s.FailedSince = epoch.Add(-time.Minute) }, "stop; ERROR secret_store sealed",
 		},
 		{
-			"no key for one that ran, started again", sandbox(run, 1, keylessError), stopped, nil, "start; ERROR secret_store sealed",
+			"no key for one that ran, started again", sandbox(run, 1, keylessError), stopped, nil,
+			"start; ERROR secret_store sealed",
 		},
 		{
 			"no key for the task until the deadline", sandbox(run, 1, starting), keyless,
-			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute) }, "ERROR secret_store not running after 2m0s: sealed",
+			func(s *scheduler.Situation) { s.Now = epoch.Add(2 * time.Minute) },
+			"ERROR secret_store not running after 2m0s: sealed",
 		},
 		{
 			"an image is pulled for longer than a start may take", sandbox(run, 1, starting), pulling,
@@ -258,8 +278,20 @@ func TestPlan(t *testing.T) {
 		{"a foreign job", sandbox(run, 1, starting), foreign, nil, "ERROR foreign_job"},
 
 		{"runs", sandbox(run, 1, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
-		{"runs, claimed from a pool", owned(sandbox(run, 1, running)), spare, func(s *scheduler.Situation) { s.Probe = well }, "raise; probe; RUNNING"},
-		{"runs, in a pool", sandbox(run, 1, running), spare, func(s *scheduler.Situation) { s.Probe = well }, "probe; RUNNING"},
+		{
+			"runs, claimed from a pool",
+			owned(sandbox(run, 1, running)),
+			spare,
+			func(s *scheduler.Situation) { s.Probe = well },
+			"raise; probe; RUNNING",
+		},
+		{
+			"runs, in a pool",
+			sandbox(run, 1, running),
+			spare,
+			func(s *scheduler.Situation) { s.Probe = well },
+			"probe; RUNNING",
+		},
 		{"runs, a new leader has not asked", sandbox(run, 1, running), placed, nil, "probe; RUNNING"},
 		{
 			"runs, backend never heard", sandbox(run, 1, running), scheduler.Observed{},
@@ -278,15 +310,39 @@ func TestPlan(t *testing.T) {
 			func(s *scheduler.Situation) { s.Probe = silent(9, epoch.Add(-time.Minute)) }, "probe; ERROR health silent",
 		},
 		{"placed anew", sandbox(run, 1, running), moved, nil, "probe; STARTING the sandbox was placed anew"},
-		{"purged by hand", sandbox(run, 1, running), scheduler.Observed{}, nil, "start; STARTING the job was gone; starting it again"},
-		{"stopped by hand", sandbox(run, 1, running), stopping, nil, "STARTING waiting for the former copy of the sandbox to stop"},
-		{"purged, still live", sandbox(run, 1, running), scheduler.Observed{Live: 1}, nil, "STARTING waiting for the former copy of the sandbox to stop"},
+		{
+			"purged by hand",
+			sandbox(run, 1, running),
+			scheduler.Observed{},
+			nil,
+			"start; STARTING the job was gone; starting it again",
+		},
+		{
+			"stopped by hand",
+			sandbox(run, 1, running),
+			stopping,
+			nil,
+			"STARTING waiting for the former copy of the sandbox to stop",
+		},
+		{
+			"purged, still live",
+			sandbox(run, 1, running),
+			scheduler.Observed{Live: 1},
+			nil,
+			"STARTING waiting for the former copy of the sandbox to stop",
+		},
 		{"crashed", sandbox(run, 1, running), crashed, nil, "ERROR crashed exit code 1"},
 		{
 			"crashed, and its last words known later", sandbox(run, 1, errorOf("exit code")), crashed, nil,
 			"ERROR crashed exit code 1",
 		},
-		{"crashed, and its last words forgotten", sandbox(run, 1, errorOf("exit code 1; no plan")), crashed, nil, "ERROR crashed exit code 1; no plan"},
+		{
+			"crashed, and its last words forgotten",
+			sandbox(run, 1, errorOf("exit code 1; no plan")),
+			crashed,
+			nil,
+			"ERROR crashed exit code 1; no plan",
+		},
 
 		{
 			"another's workspace, first said", sandbox(run, 1, starting), placed,
@@ -304,7 +360,13 @@ func TestPlan(t *testing.T) {
 			"another's workspace, silent before it was stopped", sandbox(run, 1, another), placed,
 			func(s *scheduler.Situation) { s.Probe = silent(1, epoch) }, "stop; probe; ERROR workspace another",
 		},
-		{"another's workspace, a new leader has not asked", sandbox(run, 1, another), placed, nil, "probe; ERROR workspace another"},
+		{
+			"another's workspace, a new leader has not asked",
+			sandbox(run, 1, another),
+			placed,
+			nil,
+			"probe; ERROR workspace another",
+		},
 		{"failed, not retried", sandbox(run, 1, failed), scheduler.Observed{}, nil, "ERROR health silent"},
 		{
 			"failed, answers after all", sandbox(run, 1, failed), placed,
@@ -327,7 +389,13 @@ func TestPlan(t *testing.T) {
 		{"failed, resumed, stopped", sandbox(run, 2, failed), stopped, nil, "start; STARTING"},
 
 		{"another key, the job has the former", rotated(sandbox(run, 2, running)), placed, nil, "stop"},
-		{"another key, the job is stopping", rotated(sandbox(run, 2, running)), stopping, nil, "STARTING waiting for the former copy of the sandbox to stop"},
+		{
+			"another key, the job is stopping",
+			rotated(sandbox(run, 2, running)),
+			stopping,
+			nil,
+			"STARTING waiting for the former copy of the sandbox to stop",
+		},
 		{"another key, the job is stopped", rotated(sandbox(run, 2, running)), stopped, nil, "start"},
 		{"another key, the job has it", rotated(sandbox(run, 2, running)), rekeyed, nil, "take_over; probe"},
 		{
@@ -357,14 +425,29 @@ func TestPlan(t *testing.T) {
 		{
 			"pausing, backend away since the term began", sandbox(paused, 2, running), scheduler.Observed{},
 			func(s *scheduler.Situation) {
-				s.Known, s.Away, s.Now = false, &scheduler.Failure{Reason: fsm.ReasonScheduler, Detail: "away"}, epoch.Add(time.Minute)
+				s.Known, s.Away, s.Now = false, &scheduler.Failure{
+					Reason: fsm.ReasonScheduler,
+					Detail: "away",
+				}, epoch.Add(time.Minute)
 			},
 			"ERROR scheduler away",
 		},
 		{"paused", sandbox(paused, 2, running), stopped, nil, "PAUSED"},
 		{"paused, collected", sandbox(paused, 2, running), scheduler.Observed{Workspace: true}, nil, "PAUSED"},
-		{"paused, started by hand", sandbox(paused, 1, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 1}), placed, nil, "stop"},
-		{"resumed before the pause was carried out", sandbox(run, 3, running), placed, func(s *scheduler.Situation) { s.Probe = well }, "take_over; probe"},
+		{
+			"paused, started by hand",
+			sandbox(paused, 1, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 1}),
+			placed,
+			nil,
+			"stop",
+		},
+		{
+			"resumed before the pause was carried out",
+			sandbox(run, 3, running),
+			placed,
+			func(s *scheduler.Situation) { s.Probe = well },
+			"take_over; probe",
+		},
 		{
 			"resumed before the pause was carried out, taken over", sandbox(run, 3, running), placed,
 			func(s *scheduler.Situation) { s.Probe, s.Attempted = well, 3 }, "probe; RUNNING",
@@ -387,24 +470,51 @@ func TestPlan(t *testing.T) {
 		{"held, deleted before", sandbox(deleted, 2, running), placed, held, ""},
 		{"held, paused before, runs", sandbox(paused, 2, running), placed, held, "adopt"},
 		{"held, paused", sandbox(paused, 2, running), stopped, held, "PAUSED"},
-		{"held, running", sandbox(run, 1, running), placed, func(s *scheduler.Situation) { s.Held, s.Probe = true, well }, "probe; RUNNING"},
-		{"held, gone", sandbox(run, 1, running), scheduler.Observed{}, held, "ERROR held the sandbox's job is not there, and the cluster holds"},
+		{
+			"held, running",
+			sandbox(run, 1, running),
+			placed,
+			func(s *scheduler.Situation) { s.Held, s.Probe = true, well },
+			"probe; RUNNING",
+		},
+		{
+			"held, gone",
+			sandbox(run, 1, running),
+			scheduler.Observed{},
+			held,
+			"ERROR held the sandbox's job is not there, and the cluster holds",
+		},
 		{
 			"held for long, gone", sandbox(run, 1, running), scheduler.Observed{},
-			func(s *scheduler.Situation) { s.Held, s.Now = true, epoch.Add(100*time.Hour) }, "ERROR held the sandbox's job is not there",
+			func(s *scheduler.Situation) { s.Held, s.Now = true, epoch.Add(100*time.Hour) },
+			"ERROR held the sandbox's job is not there",
 		},
 		{
 			"held, a stranger's job of its name", sandbox(run, 1, running), placed,
 			func(s *scheduler.Situation) { s.Held, s.Stranger = true, true }, "ERROR foreign_job",
 		},
-		{"a stranger's job of its name, pause", sandbox(paused, 2, running), placed, func(s *scheduler.Situation) { s.Stranger = true }, "PAUSED"},
+		{
+			"a stranger's job of its name, pause",
+			sandbox(paused, 2, running),
+			placed,
+			func(s *scheduler.Situation) { s.Stranger = true },
+			"PAUSED",
+		},
 		{
 			"delete, does not stop", sandbox(deleted, 2, running), stopping,
 			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Minute) }, "remove",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := scheduler.Situation{Sandbox: c.sb, Known: true, Observed: c.o, Now: epoch, OrphanSince: epoch, Limits: limits, Orphan: unowned()}
+			s := scheduler.Situation{
+				Sandbox:     c.sb,
+				Known:       true,
+				Observed:    c.o,
+				Now:         epoch,
+				OrphanSince: epoch,
+				Limits:      limits,
+				Orphan:      unowned(),
+			}
 			if c.change != nil {
 				c.change(&s)
 			}
@@ -440,7 +550,8 @@ func words(d scheduler.Decision) string {
 		parts = append(parts, "probe")
 	}
 	if d.Observe {
-		parts = append(parts, strings.TrimSpace(strings.Join([]string{string(d.Status.State), d.Status.Reason, d.Status.Detail}, " ")))
+		parts = append(parts,
+			strings.TrimSpace(strings.Join([]string{string(d.Status.State), d.Status.Reason, d.Status.Detail}, " ")))
 	}
 	if d.Note != nil {
 		parts = append(parts, "note "+d.Note.Reason)

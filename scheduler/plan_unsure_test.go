@@ -14,7 +14,12 @@ func TestPlan_Unsure(t *testing.T) {
 	failed := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonHealth, Generation: 1}
 	another := fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace, Detail: "another", Generation: 1}
 	placed := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7, Live: 1, Placement: here}
-	keyless := scheduler.Observed{SandboxID: "a", Exists: true, ModifyIndex: 7, Failure: &scheduler.Failure{Reason: fsm.ReasonSecretStore}}
+	keyless := scheduler.Observed{
+		SandboxID:   "a",
+		Exists:      true,
+		ModifyIndex: 7,
+		Failure:     &scheduler.Failure{Reason: fsm.ReasonSecretStore},
+	}
 	gone := scheduler.Observed{SandboxID: "a"}
 	lost := well
 	lost.Proven, lost.Failure = false, &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "another"}
@@ -33,26 +38,65 @@ func TestPlan_Unsure(t *testing.T) {
 		probe scheduler.ProbeResult
 		want  scheduler.Step
 	}{
-		{"a start", with(sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}), nil), gone, well, scheduler.StepStart},
-		{"a resume over a failed start", with(sandbox(fsm.DesiredRunning, 2, failed), nil), placed, silent(1, epoch), scheduler.StepStop},
-		{"a start without its key", with(sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}), nil), keyless, well, scheduler.StepStop},
+		{
+			"a start",
+			with(sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}), nil),
+			gone,
+			well,
+			scheduler.StepStart,
+		},
+		{
+			"a resume over a failed start",
+			with(sandbox(fsm.DesiredRunning, 2, failed), nil),
+			placed,
+			silent(1, epoch),
+			scheduler.StepStop,
+		},
+		{
+			"a start without its key",
+			with(sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxStarting, Generation: 1}), nil),
+			keyless,
+			well,
+			scheduler.StepStop,
+		},
 		{"another's workspace", with(sandbox(fsm.DesiredRunning, 1, another), nil), placed, lost, scheduler.StepNone},
 		{"a user's pause", with(sandbox(fsm.DesiredPaused, 2, running), nil), placed, well, scheduler.StepStop},
-		{"a pause for the user's limit", with(sandbox(fsm.DesiredPaused, 2, running), policy(fsm.PausedByLimit)), placed, well, scheduler.StepStop},
-		{"a pause for being idle", with(sandbox(fsm.DesiredPaused, 2, running), policy(fsm.PausedByIdle)), placed, well, scheduler.StepNone},
-		{"a pause for the running time", with(sandbox(fsm.DesiredPaused, 2, running), policy(fsm.PausedByMaxRunning)), placed, well, scheduler.StepNone},
+		{
+			"a pause for the user's limit",
+			with(sandbox(fsm.DesiredPaused, 2, running), policy(fsm.PausedByLimit)),
+			placed,
+			well,
+			scheduler.StepStop,
+		},
+		{
+			"a pause for being idle",
+			with(sandbox(fsm.DesiredPaused, 2, running), policy(fsm.PausedByIdle)),
+			placed,
+			well,
+			scheduler.StepNone,
+		},
+		{
+			"a pause for the running time",
+			with(sandbox(fsm.DesiredPaused, 2, running), policy(fsm.PausedByMaxRunning)),
+			placed,
+			well,
+			scheduler.StepNone,
+		},
 		{
 			"what runs and was paused long ago",
-			with(sandbox(fsm.DesiredPaused, 2, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 2}), nil), placed, well, scheduler.StepNone,
+			with(sandbox(fsm.DesiredPaused, 2, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 2}),
+				nil), placed, well, scheduler.StepNone,
 		},
 		{"a user's deletion", with(sandbox(fsm.DesiredDeleted, 2, running), nil), gone, well, scheduler.StepRemove},
 		{
 			"a policy's deletion",
-			with(sandbox(fsm.DesiredDeleted, 2, running), func(sb *fsm.Sandbox) { sb.KeepWorkspace = true }), gone, well, scheduler.StepNone,
+			with(sandbox(fsm.DesiredDeleted, 2, running),
+				func(sb *fsm.Sandbox) { sb.KeepWorkspace = true }), gone, well, scheduler.StepNone,
 		},
 		{
 			"a pool's member",
-			with(sandbox(fsm.DesiredDeleted, 2, running), func(sb *fsm.Sandbox) { sb.UserID = "" }), gone, well, scheduler.StepNone,
+			with(sandbox(fsm.DesiredDeleted, 2, running),
+				func(sb *fsm.Sandbox) { sb.UserID = "" }), gone, well, scheduler.StepNone,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -80,9 +124,17 @@ func TestPlan_Unsure(t *testing.T) {
 // hold ends, or when the job exists again.
 func TestPlan_Held_SaysSo(t *testing.T) {
 	sb := sandbox(fsm.DesiredRunning, 1, fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here})
-	s := scheduler.Situation{Sandbox: sb, Known: true, Observed: scheduler.Observed{SandboxID: "a"}, Limits: limits, Now: epoch, Held: true}
+	s := scheduler.Situation{
+		Sandbox:  sb,
+		Known:    true,
+		Observed: scheduler.Observed{SandboxID: "a"},
+		Limits:   limits,
+		Now:      epoch,
+		Held:     true,
+	}
 	d := scheduler.Plan(s)
-	if d.Step != scheduler.StepNone || !d.Observe || d.Status.State != fsm.SandboxError || d.Status.Reason != fsm.ReasonHeld {
+	if d.Step != scheduler.StepNone || !d.Observe || d.Status.State != fsm.SandboxError ||
+		d.Status.Reason != fsm.ReasonHeld {
 		t.Fatalf("held: %+v", d)
 	}
 	sb.Status = d.Status

@@ -18,7 +18,10 @@ func TestPolicy_HungServersHoldUpNobodysPause(t *testing.T) {
 		hang    func(w *world)
 	}{
 		{"servers that do not say what they do", []int{0, 1000}, func(w *world) {
-			w.nomad.HangCalls(func(call, sandbox string) bool { return call == "server info" && strings.HasPrefix(sandbox, "hung-") })
+			w.nomad.HangCalls(func(call, sandbox string) bool {
+				return call == "server info" &&
+					strings.HasPrefix(sandbox, "hung-")
+			})
 		}},
 		{"servers that do not say what runs", []int{300}, func(w *world) {
 			w.nomad.HangCalls(func(call, sandbox string) bool { return call == "busy" && strings.HasPrefix(sandbox, "hung-") })
@@ -46,7 +49,8 @@ func TestPolicy_HungServersHoldUpNobodysPause(t *testing.T) {
 					calls := w.nomad.Calls("hung")
 					w.elapse(10 * time.Minute)
 					asked := w.nomad.Calls("hung") - calls
-					t.Logf("beside %d %s an idle sandbox is paused after %s; they were asked %d times in 10 minutes", n, c.what, took, asked)
+					t.Logf("beside %d %s an idle sandbox is paused after %s; they were asked %d times in 10 minutes", n, c.what,
+						took, asked)
 					if took > 5*time.Minute+10*time.Second {
 						t.Errorf("beside %d %s an idle sandbox is paused only after %s", n, c.what, took)
 					}

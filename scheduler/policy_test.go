@@ -179,8 +179,9 @@ func TestTouches_AreBatchedAndSurviveRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := nomadtest.NewCluster(clusterID)
 		c.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
-			Ports: map[string]int{fsm.PortAgentServer: 0},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100,
+			Memory: 64,
+			Ports:  map[string]int{fsm.PortAgentServer: 0},
 		}}}}, "operator")
 		for i := range 600 {
 			c.Create(fmt.Sprintf("s%d", i), specID, 1)

@@ -55,7 +55,10 @@ func TestPolicy_SecretStoreAway_NobodyIsPausedAsIdle(t *testing.T) {
 // take.
 func TestScheduler_KeyLostWhileItRuns_IsStartedAgain(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]time.Duration{"for a moment": 20 * time.Second, "beyond a start's deadline": 20 * time.Minute} {
+	for name, away := range map[string]time.Duration{
+		"for a moment":              20 * time.Second,
+		"beyond a start's deadline": 20 * time.Minute,
+	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, options(), func(w *world) {
 				w.create("a")
@@ -117,7 +120,8 @@ func TestPolicy_ServerThatDoesNotSay_RunsNoLongerThanAnyMay(t *testing.T) {
 		w.nomad.Silent("a", true)
 		w.eventually("the sandbox paused", 2*time.Hour, func() bool { return w.cluster.State("a") == fsm.SandboxPaused })
 		sb := w.cluster.Sandbox("a")
-		if took := sb.Status.Since.Sub(begin); sb.PausedBy != fsm.PausedByMaxRunning || took < time.Hour || took > time.Hour+time.Minute {
+		if took := sb.Status.Since.Sub(begin); sb.PausedBy != fsm.PausedByMaxRunning || took < time.Hour ||
+			took > time.Hour+time.Minute {
 			t.Errorf("paused by %q after %s", sb.PausedBy, took)
 		}
 	})

@@ -189,7 +189,8 @@ func TestPool_SpecChangesOrGoes(t *testing.T) {
 		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{spec}}, "operator")
 		w.until("others", 5*time.Second, func() bool {
 			now := w.ready()
-			return len(now) == 2 && len(w.nomad.Running()) == 2 && now[0] != old[0] && now[1] != old[1] && now[0] != old[1] && now[1] != old[0]
+			return len(now) == 2 && len(w.nomad.Running()) == 2 && now[0] != old[0] && now[1] != old[1] && now[0] != old[1] &&
+				now[1] != old[0]
 		})
 		w.cluster.Must(&fsm.SpecDeleteBody{ID: specID}, "operator")
 		w.until("nothing left", 5*time.Second, func() bool { return len(w.nomad.Running()) == 0 })

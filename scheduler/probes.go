@@ -120,7 +120,13 @@ func (g *gate) wellAgain(client string) <-chan struct{} {
 
 // read reads an entry of the secret store for a sandbox on a client. The store may hang for all
 // sandboxes at once. late says whether it did the last time.
-func (g *gate) read(ctx context.Context, secrets Secrets, ref fsm.SecretRef, client string, late *bool) (entry map[string]string, err error) {
+func (g *gate) read(
+	ctx context.Context,
+	secrets Secrets,
+	ref fsm.SecretRef,
+	client string,
+	late *bool,
+) (entry map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
 	asked := g.inTurn(ctx, ofKey, client, late, func(t *turn) bool {

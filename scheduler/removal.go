@@ -34,7 +34,8 @@ func (s *Scheduler) reserve(ctx context.Context, log *slog.Logger, kind string, 
 		return false, err
 	}
 	if res.Granted == 0 && !limited && s.store.View().Hold() == nil {
-		log.Warn("removals wait: the limit of an hour is reached (sandboxes { removals_per_hour })", "reason", kind, "count", limit)
+		log.Warn("removals wait: the limit of an hour is reached (sandboxes { removals_per_hour })", "reason", kind,
+			"count", limit)
 	}
 	return res.Granted > 0, nil
 }

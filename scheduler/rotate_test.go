@@ -52,7 +52,8 @@ func TestRotate_RunningSandbox_PausesItsConversationsAndStartsWithTheNewKey(t *t
 		if n := w.nomad.Calls("pause all"); n != 1 {
 			t.Errorf("the conversations were paused %d times", n)
 		}
-		if now := w.cluster.Sandbox("a"); now.Status.Workspace != was.Status.Workspace || now.Status.Placement.AllocID == was.Status.Placement.AllocID {
+		if now := w.cluster.Sandbox("a"); now.Status.Workspace != was.Status.Workspace ||
+			now.Status.Placement.AllocID == was.Status.Placement.AllocID {
 			t.Errorf("before %+v\nthen %+v", was.Status, now.Status)
 		}
 		// A pause and a resume use the version that has the new key.
@@ -134,7 +135,14 @@ func TestRotate_TheWorkspaceStaysIts(t *testing.T) {
 // Repeated rotations, and leaders that end at any moment between, come to the newest key.
 func TestRotate_LeadersThatEnd(t *testing.T) {
 	t.Parallel()
-	for _, between := range []time.Duration{0, time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond, 320 * time.Millisecond, 500 * time.Millisecond} {
+	for _, between := range []time.Duration{
+		0,
+		time.Millisecond,
+		50 * time.Millisecond,
+		150 * time.Millisecond,
+		320 * time.Millisecond,
+		500 * time.Millisecond,
+	} {
 		t.Run(between.String(), func(t *testing.T) {
 			inWorld(t, options(), func(w *world) {
 				w.create("a")

@@ -146,7 +146,10 @@ func (c Config) Validate() error {
 	for _, n := range []struct {
 		name  string
 		value int
-	}{{"workers", c.Workers}, {"health failures", c.HealthFailures}, {"probes at once", c.ProbesAtOnce}, {"pool starts", c.PoolStarts}, {"copies retained", c.CopyRetain}} {
+	}{{"workers", c.Workers}, {
+		"health failures",
+		c.HealthFailures,
+	}, {"probes at once", c.ProbesAtOnce}, {"pool starts", c.PoolStarts}, {"copies retained", c.CopyRetain}} {
 		if n.value < 1 {
 			return fmt.Errorf("scheduler: %s must be at least 1, got %d", n.name, n.value)
 		}

@@ -290,7 +290,8 @@ func TestScheduler_NomadAway_StartingSaysSoAndRecovers(t *testing.T) {
 		w.reach("b", fsm.SandboxRunning, time.Second)
 		w.nomad.Away(true)
 		w.create("a")
-		w.until("a reason", 10*time.Second, func() bool { return w.cluster.Sandbox("a").Status.Reason == fsm.ReasonScheduler })
+		w.until("a reason", 10*time.Second,
+			func() bool { return w.cluster.Sandbox("a").Status.Reason == fsm.ReasonScheduler })
 		if sb := w.cluster.Sandbox("a"); sb.State() != fsm.SandboxStarting || sb.Status.Detail == "" {
 			t.Errorf("status %+v", sb.Status)
 		}
@@ -328,7 +329,8 @@ func TestScheduler_VaultSealed_StartingSaysSoAndRecovers(t *testing.T) {
 		w.pause("a")
 		w.reach("a", fsm.SandboxPaused, time.Second)
 		w.resume("a")
-		w.until("a reason", 10*time.Second, func() bool { return w.cluster.Sandbox("a").Status.Reason == fsm.ReasonSecretStore })
+		w.until("a reason", 10*time.Second,
+			func() bool { return w.cluster.Sandbox("a").Status.Reason == fsm.ReasonSecretStore })
 		time.Sleep(30 * time.Second)
 		if w.cluster.State("a") != fsm.SandboxStarting || w.cluster.State("b") != fsm.SandboxRunning {
 			t.Error(w.describe())
@@ -363,7 +365,8 @@ func TestScheduler_CrashedForGood_IsAnErrorThatResumeMends(t *testing.T) {
 		w.create("a")
 		w.reach("a", fsm.SandboxRunning, time.Second)
 		w.nomad.Fail("a", &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "exit code 1"})
-		if sb := w.reach("a", fsm.SandboxError, time.Second); sb.Status.Reason != fsm.ReasonCrashed || sb.Status.Detail != "exit code 1" {
+		if sb := w.reach("a", fsm.SandboxError, time.Second); sb.Status.Reason != fsm.ReasonCrashed ||
+			sb.Status.Detail != "exit code 1" {
 			t.Errorf("status %+v", sb.Status)
 		}
 		w.resume("a")

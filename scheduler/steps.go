@@ -37,7 +37,8 @@ func (l *loop) pass(ctx context.Context, clusterID, id string) {
 	if st := clipped(d.Status); d.Observe && !statusEqual(sb.Status, st) {
 		l.reports.submit(id, st)
 	}
-	if sb != nil && d.Observe && d.Status.Reason == fsm.ReasonClient && sb.Status.Reason != fsm.ReasonClient && sit.Mark != fsm.ClientLost {
+	if sb != nil && d.Observe && d.Status.Reason == fsm.ReasonClient && sb.Status.Reason != fsm.ReasonClient &&
+		sit.Mark != fsm.ClientLost {
 		l.log.Info("pausing a sandbox for its Nomad client (bivouac runbook drain)", "sandbox", id, "reason", d.Status.Detail)
 	}
 	if d.Note != nil {
@@ -67,11 +68,13 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (s Situation, 
 		t.orphanSince = time.Now()
 	}
 	s = Situation{
-		ProgressAt: t.progressed(), Sandbox: sb, Known: l.known, Observed: withMarks(v, sb, t.observed), Mark: v.ClientMark(homeOf(sb, t.observed)), MoveFailure: t.moveFailure, UnplacedSince: t.unplacedSince,
+		ProgressAt: t.progressed(), Sandbox: sb, Known: l.known, Observed: withMarks(v, sb, t.observed),
+		Mark: v.ClientMark(homeOf(sb, t.observed)), MoveFailure: t.moveFailure, UnplacedSince: t.unplacedSince,
 		FailedSince: t.failedSince, OrphanSince: t.orphanSince, Away: t.away, StoppingSince: t.stoppingSince,
 		Attempted: t.attempted, Probe: t.probe, Now: time.Now(),
 		Limits: Limits{
-			Start: cfg.StartTimeout, Progress: cfg.ProgressTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace, Retry: cfg.RetryInterval,
+			Start: cfg.StartTimeout, Progress: cfg.ProgressTimeout, Stop: cfg.StopTimeout, Placement: cfg.PlacementGrace,
+			Retry:  cfg.RetryInterval,
 			Orphan: cfg.OrphanGrace, Retention: cfg.OrphanRetention, Released: l.released,
 			Health: cfg.HealthGrace, HealthFailures: cfg.HealthFailures, TermStart: l.started,
 		},
@@ -310,12 +313,18 @@ func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
 	if job.KeepWorkspace || job.Birth == "" {
 		return nil
 	}
-	return l.s.runner.RemoveWorkspace(ctx, Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth, Keep: job.Keep})
+	return l.s.runner.RemoveWorkspace(ctx,
+		Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth, Keep: job.Keep})
 }
 
 // secretPaths returns the paths of a sandbox's entries in the secret store.
 func secretPaths(sb *fsm.Sandbox) []string {
-	set := map[string]bool{sb.KeyRef.Path: true, sb.InitRef.Path: true, sb.WarmKeyRef.Path: true, sb.FormerKeyRef.Path: true}
+	set := map[string]bool{
+		sb.KeyRef.Path:       true,
+		sb.InitRef.Path:      true,
+		sb.WarmKeyRef.Path:   true,
+		sb.FormerKeyRef.Path: true,
+	}
 	delete(set, "")
 	return slices.Sorted(maps.Keys(set))
 }

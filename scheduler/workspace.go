@@ -70,7 +70,8 @@ func (p *prober) checkWorkspace(ctx context.Context, key string, res *ProbeResul
 // A row from before Proven says so while it is RUNNING there.
 func (p *prober) provenHere() bool {
 	st := p.sb.Status
-	return p.alloc != "" && (st.Proven == p.alloc || st.State == fsm.SandboxRunning && st.Placement != nil && st.Placement.AllocID == p.alloc)
+	return p.alloc != "" && (st.Proven == p.alloc || st.State == fsm.SandboxRunning && st.Placement != nil &&
+		st.Placement.AllocID == p.alloc)
 }
 
 // markerPath is the marker's path: in the root of the volume. Projects are in directories below
@@ -99,8 +100,10 @@ func (p *prober) mark(ctx context.Context, key string, res *ProbeResult) *Failur
 func (p *prober) readMarker(ctx context.Context, key string) (lost string, foreign bool, err error) {
 	raw, err := p.l.s.agents.Download(ctx, p.url, key, p.markerPath())
 	if errors.Is(err, agent.ErrNoFile) {
-		return "the workspace is empty or another, or was cleared: its marker " + p.markerPath() + " is gone; the sandbox was stopped so that " +
-			"nothing is written over what may be left; if it is the right one, accept it (accept-workspace) and resume", false, nil
+		return "the workspace is empty or another, " +
+			"or was cleared: its marker " + p.markerPath() + " is gone; the sandbox was stopped so that " +
+			"nothing is written over what may be left; if it is the right one, " +
+			"accept it (accept-workspace) and resume", false, nil
 	}
 	if err != nil {
 		return "", false, err
@@ -112,7 +115,8 @@ func (p *prober) readMarker(ctx context.Context, key string) (lost string, forei
 		return "the workspace's marker " + p.markerPath() + " can't be read; the sandbox was stopped; " +
 			"if the workspace is the right one, accept it (accept-workspace) and resume", false, nil
 	case got != want:
-		return "the workspace is not this sandbox's: its marker " + p.markerPath() + " belongs to another; the sandbox was stopped; " +
+		return "the workspace is not this sandbox's: its marker " + p.markerPath() + " belongs to another; " +
+			"the sandbox was stopped; " +
 			"an operator can accept the workspace (bivouac operator accept-workspace)", true, nil
 	}
 	return "", false, nil

@@ -37,7 +37,11 @@ type world struct {
 
 // options are those of a Nomad as measured.
 func options() nomadtest.Options {
-	return nomadtest.Options{PlaceAfter: 4 * time.Millisecond, AnswerAfter: 100 * time.Millisecond, StopAfter: 300 * time.Millisecond}
+	return nomadtest.Options{
+		PlaceAfter:  4 * time.Millisecond,
+		AnswerAfter: 100 * time.Millisecond,
+		StopAfter:   300 * time.Millisecond,
+	}
 }
 
 // inWorld runs fn in a bubble, with a scheduler in its first term. At the end no sandbox may be
@@ -54,8 +58,9 @@ func inWorldOf(t *testing.T, o nomadtest.Options, newCluster func(string) *nomad
 		w := &world{T: t, secrets: nomadtest.NewSecrets(), cluster: newCluster(clusterID)}
 		w.nomad = nomadtest.NewNomad(t, o, w.secrets, nomadtest.DeletedIn(func() *fsm.View { return w.cluster.Store.View() }))
 		w.cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
-			Ports: map[string]int{fsm.PortAgentServer: 0},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100,
+			Memory: 64,
+			Ports:  map[string]int{fsm.PortAgentServer: 0},
 		}}}}, "operator")
 		w.cfg = scheduler.DefaultConfig()
 		// A week takes seconds even in fake time.

@@ -24,7 +24,8 @@ type ForeignError struct {
 
 // Error implements error.
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("%s belongs to cluster %s: this cluster writes and deletes nothing there; give it another vault { prefix }, or see bivouac runbook vault-restored",
+	return fmt.Sprintf("%s belongs to cluster %s: this cluster writes and deletes nothing there; "+
+		"give it another vault { prefix }, or see bivouac runbook vault-restored",
 		e.Place, e.Cluster)
 }
 

@@ -52,7 +52,8 @@ func sharedVault(t *testing.T) *local.Vault {
 		if shared.dir, shared.err = os.MkdirTemp("", "bivouac-secrets-"); shared.err != nil {
 			return
 		}
-		shared.vault, shared.err = local.StartVault(context.Background(), local.VaultOptions{Dir: shared.dir, Progress: os.Stderr})
+		shared.vault, shared.err = local.StartVault(context.Background(),
+			local.VaultOptions{Dir: shared.dir, Progress: os.Stderr})
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)

@@ -11,7 +11,14 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-var aMark = Mark{Cluster: "c1", History: "h1", Epoch: 1, Nonce: "n1", Index: 7, Time: time.Date(2026, 11, 22, 3, 0, 0, 5, time.UTC)}
+var aMark = Mark{
+	Cluster: "c1",
+	History: "h1",
+	Epoch:   1,
+	Nonce:   "n1",
+	Index:   7,
+	Time:    time.Date(2026, 11, 22, 3, 0, 0, 5, time.UTC),
+}
 
 func TestStore_Mark_IsWrittenByCheckAndSet(t *testing.T) {
 	stores(t, func(t *testing.T, s Store) {
@@ -79,7 +86,8 @@ func TestVault_Mark_DeletedOrUnreadable(t *testing.T) {
 	if err := server.Do(ctx, http.MethodPost, at, body, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, found, err := s.ReadMark(ctx); found || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), s.markAt()) {
+	if _, _, found, err := s.ReadMark(ctx); found || !errors.Is(err, ErrUnavailable) ||
+		!strings.Contains(err.Error(), s.markAt()) {
 		t.Errorf("a mark nobody can read: %t, %v", found, err)
 	}
 	if err := NewGuard(s, func() string { return "c1" }, nil).Check(ctx); !errors.Is(err, ErrUnavailable) {
@@ -151,7 +159,8 @@ func TestGuard_StoreAway_NothingIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.until = time.Time{}
-	if _, err := g.Write(t.Context(), settingsPath, map[string]string{"value": "b"}, born); !errors.Is(err, ErrUnavailable) {
+	if _, err := g.Write(t.Context(), settingsPath, map[string]string{"value": "b"},
+		born); !errors.Is(err, ErrUnavailable) {
 		t.Error(err)
 	}
 }

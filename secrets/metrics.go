@@ -36,10 +36,30 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Logins to Vault, by outcome.",
 		}, []string{"outcome"}),
 	}
-	for _, operation := range []string{"write", "read", "newest", "delete", "undelete", "collect", "mark", "health", "sign"} {
+	for _, operation := range []string{
+		"write",
+		"read",
+		"newest",
+		"delete",
+		"undelete",
+		"collect",
+		"mark",
+		"health",
+		"sign",
+	} {
 		m.duration.WithLabelValues(operation)
 	}
-	for _, kind := range []string{"sealed", "unreachable", "timeout", "denied", "unavailable", "not_found", "conflict", "invalid", "other"} {
+	for _, kind := range []string{
+		"sealed",
+		"unreachable",
+		"timeout",
+		"denied",
+		"unavailable",
+		"not_found",
+		"conflict",
+		"invalid",
+		"other",
+	} {
 		m.errors.WithLabelValues(kind)
 	}
 	for _, outcome := range []string{"ok", "failed"} {

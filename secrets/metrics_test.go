@@ -37,7 +37,8 @@ func TestMetrics_SealedVault_IsNoSession(t *testing.T) {
 				}
 			}
 			if found["bivouac_secret_store_session"] != value || found["bivouac_secret_store_reachable"] != value {
-				return fmt.Errorf("session %v, reachable %v, want %v", found["bivouac_secret_store_session"], found["bivouac_secret_store_reachable"], value)
+				return fmt.Errorf("session %v, reachable %v, want %v", found["bivouac_secret_store_session"],
+					found["bivouac_secret_store_reachable"], value)
 			}
 			if n, known := found[kind]; kind != "" && (!known || n == 0) {
 				return fmt.Errorf("no error %s was counted: %v", kind, found)

@@ -48,7 +48,8 @@ func TestStore_Collect_OfAnEmptyClusterTouchesNothing(t *testing.T) {
 				}
 				return nil
 			})
-			if c.Deleted+c.Destroyed+c.Undeleted+c.Stamped != 0 || !slices.Equal(c.StrangerPaths, []string{sandboxPath, settingsPath}) {
+			if c.Deleted+c.Destroyed+c.Undeleted+c.Stamped != 0 ||
+				!slices.Equal(c.StrangerPaths, []string{sandboxPath, settingsPath}) {
 				t.Errorf("%+v", c)
 			}
 		}
@@ -92,7 +93,8 @@ func TestStore_Collect_DeletesUndeletesAndDestroysAfterTheRetention(t *testing.T
 		}
 		setGrace(s, time.Second)
 		collect(t, s, always(Unreferenced), deleted)
-		if err := read(); !errors.Is(err, ErrDeleted) || !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "undelete it") {
+		if err := read(); !errors.Is(err, ErrDeleted) || !errors.Is(err, ErrNotFound) ||
+			!strings.Contains(err.Error(), "undelete it") {
 			t.Errorf("reading a deleted version: %v", err)
 		}
 		must(s.Undelete(ctx, settingsPath, v.Number))
@@ -265,7 +267,11 @@ func TestBirth_Text(t *testing.T) {
 	if b, ok := ParseBirth(born.String()); !ok || b != born || born.String() != "c1/n1/7" {
 		t.Errorf("%q: %v, %t", born, b, ok)
 	}
-	for _, bad := range []Birth{{Cluster: "a/b", Nonce: "n"}, {Cluster: "a"}, {Nonce: strings.Repeat("n", 300), Cluster: "a"}} {
+	for _, bad := range []Birth{
+		{Cluster: "a/b", Nonce: "n"},
+		{Cluster: "a"},
+		{Nonce: strings.Repeat("n", 300), Cluster: "a"},
+	} {
 		if err := checkBirth(bad); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%v: %v", bad, err)
 		}

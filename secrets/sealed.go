@@ -119,7 +119,8 @@ func (s *Sealed) check(tx *bbolt.Tx) error {
 		return errors.Join(meta.Put(keyFormat, []byte(sealedFormat)), meta.Put(keyCheck, sealed))
 	case sealedFormat, sealedFormatOld:
 	default:
-		return fmt.Errorf("%s has format %.20q; this program knows %s and %s", sealedFile, format, sealedFormatOld, sealedFormat)
+		return fmt.Errorf("%s has format %.20q; this program knows %s and %s", sealedFile, format, sealedFormatOld,
+			sealedFormat)
 	}
 	if _, err := s.sealer.open(meta.Get(keyCheck), keyCheck); err != nil {
 		return fmt.Errorf("%s is not the key %s was sealed with", sealedKeyFile, sealedFile)

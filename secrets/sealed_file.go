@@ -44,7 +44,8 @@ func private(dir string) error {
 			return err
 		}
 		if mode := info.Mode().Perm(); mode&file.others != 0 {
-			return fmt.Errorf("%s has mode %04o: others can %s; chmod %s %s", filepath.Base(path), mode, file.can, file.mode, path)
+			return fmt.Errorf("%s has mode %04o: others can %s; chmod %s %s", filepath.Base(path), mode, file.can, file.mode,
+				path)
 		}
 	}
 	return nil
@@ -86,7 +87,8 @@ func readAll(tx *bbolt.Tx) error {
 
 // damagedFile says what to do about a file that can't be read.
 func damagedFile(err error) error {
-	return fmt.Errorf("%s is damaged: %w: put a copy of it back, or move it away and save the secrets again", sealedFile, err)
+	return fmt.Errorf("%s is damaged: %w: put a copy of it back, or move it away and save the secrets again", sealedFile,
+		err)
 }
 
 // contain turns a panic of bbolt, or a fault in the mapped file, into an error.

@@ -43,14 +43,22 @@ func fileSize(t *testing.T, dir string) int64 {
 func TestSealed_ADamagedFileIsAnErrorAndNoTrace(t *testing.T) {
 	t.Parallel()
 	whole, size := filled(t, 30)
-	for name, left := range map[string]int64{"nothing": 0, "a byte": 1, "a page": 4096, "two pages": 8192, "a third": size / 3, "all but a page": size - 4096} {
+	for name, left := range map[string]int64{
+		"nothing":        0,
+		"a byte":         1,
+		"a page":         4096,
+		"two pages":      8192,
+		"a third":        size / 3,
+		"all but a page": size - 4096,
+	} {
 		t.Run("cut to "+name, func(t *testing.T) {
 			t.Parallel()
 			dir := copyOfStore(t, whole)
 			if err := os.Truncate(filepath.Join(dir, sealedFile), left); err != nil {
 				t.Fatal(err)
 			}
-			if s, err := OpenSealed(dir, SealedOptions{}); err == nil || !strings.Contains(err.Error(), "secrets.db is damaged") {
+			if s, err := OpenSealed(dir, SealedOptions{}); err == nil ||
+				!strings.Contains(err.Error(), "secrets.db is damaged") {
 				t.Errorf("%v, %v", s, err)
 			}
 		})
@@ -101,7 +109,11 @@ func copyOfStore(t *testing.T, from string) (dir string) {
 	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
-	for path, mode := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, sealedFile): 0o600, filepath.Join(dir, sealedKeyFile): 0o600} {
+	for path, mode := range map[string]os.FileMode{
+		dir:                               0o700,
+		filepath.Join(dir, sealedFile):    0o600,
+		filepath.Join(dir, sealedKeyFile): 0o600,
+	} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}

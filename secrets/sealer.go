@@ -60,7 +60,8 @@ func makeKey(path string) ([]byte, error) {
 	}
 	text := []byte(hex.EncodeToString(key) + "\n")
 	dir := filepath.Dir(path)
-	if err := renameio.WriteFile(path, text, 0o600, renameio.WithTempDir(dir), renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := renameio.WriteFile(path, text, 0o600, renameio.WithTempDir(dir),
+		renameio.WithStaticPermissions(0o600)); err != nil {
 		return nil, err
 	}
 	return text, syncDir(dir)

@@ -88,7 +88,8 @@ type ReusedError struct {
 // Error implements error.
 func (e *ReusedError) Error() string {
 	return fmt.Sprintf("the secret store has another version of that number, written at %s, not at %s: "+
-		"its data were rolled back; enter the secret again", e.Found.UTC().Format(time.RFC3339Nano), e.Meant.UTC().Format(time.RFC3339Nano))
+		"its data were rolled back; enter the secret again", e.Found.UTC().Format(time.RFC3339Nano),
+		e.Meant.UTC().Format(time.RFC3339Nano))
 }
 
 // Is implements errors.Is.

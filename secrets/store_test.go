@@ -202,7 +202,8 @@ func TestStore_Collect_TakesWhatIsOldAndNotLive(t *testing.T) {
 			}
 			return nil
 		})
-		if c, err := s.Collect(t.Context(), born, but(live)); err != nil || c.Deleted != 0 || total.Deleted != 3 || total.Destroyed != 0 {
+		if c, err := s.Collect(t.Context(), born, but(live)); err != nil || c.Deleted != 0 || total.Deleted != 3 ||
+			total.Destroyed != 0 {
 			t.Errorf("collected %+v, then %+v, %v; want 3 and none", total, c, err)
 		}
 		want(t, s, settingsPath, a, "")
@@ -260,7 +261,8 @@ func TestStore_RefusesBadInput(t *testing.T) {
 		good := map[string]string{"value": "canary-refused"}
 		paths := []string{
 			"", "users", "/users/a", "users/a/", "users//a", "users/../a", "users/./a", "users/a b", "users/a?b", "users/a#b",
-			"users/a%2fb", "users/{{a}}", "users/a*", "users/+", "users/\x00", "a/" + strings.Repeat("b", MaxPathBytes), strings.Repeat("a/", 8) + "a",
+			"users/a%2fb", "users/{{a}}", "users/a*", "users/+", "users/\x00", "a/" + strings.Repeat("b", MaxPathBytes),
+			strings.Repeat("a/", 8) + "a",
 		}
 		for _, p := range paths {
 			_, werr := s.Write(ctx, p, good, born)

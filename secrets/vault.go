@@ -128,7 +128,9 @@ func (c *VaultConfig) validate() error {
 		errs = append(errs, errors.New("no secret id file"))
 	}
 	if first, _, _ := strings.Cut(c.Prefix, "/"); first == c.NomadNamespace {
-		errs = append(errs, fmt.Errorf("prefix %q lies in the folder of the Nomad namespace %q, whose jobs may read it", c.Prefix, c.NomadNamespace))
+		errs = append(errs,
+			fmt.Errorf("prefix %q lies in the folder of the Nomad namespace %q, whose jobs may read it", c.Prefix,
+				c.NomadNamespace))
 	}
 	if c.Timeout < 0 || c.Grace < 0 || c.Retention < 0 {
 		errs = append(errs, errors.New("timeout, grace and retention can't be negative"))

@@ -33,7 +33,16 @@ func TestBirths_EachVersionHasItsOwn(t *testing.T) {
 	begin(5, Birth{}, true)       // an old node
 	begin(5, at("d", 13), true)   // and a new one
 	begin(700, at("e", 20), true) // much later
-	for version, want := range map[int]Birth{1: {}, 2: {}, 3: at("a", 9), 4: at("a", 9), 5: at("c", 12), 6: at("d", 13), 700: at("d", 13), 701: at("e", 20)} {
+	for version, want := range map[int]Birth{
+		1:   {},
+		2:   {},
+		3:   at("a", 9),
+		4:   at("a", 9),
+		5:   at("c", 12),
+		6:   at("d", 13),
+		700: at("d", 13),
+		701: at("e", 20),
+	} {
 		if got := b.of(version); got != want {
 			t.Errorf("version %d: %v, want %v", version, got, want)
 		}

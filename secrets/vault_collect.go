@@ -122,7 +122,15 @@ func (v *Vault) collectEntry(ctx context.Context, path string, p *pass) (decisio
 }
 
 // carryOut sends a decision to Vault, what restores and protects versions first.
-func (v *Vault) carryOut(ctx context.Context, s *session, at string, meta *api.KVMetadata, b births, d decision, p *pass) error {
+func (v *Vault) carryOut(
+	ctx context.Context,
+	s *session,
+	at string,
+	meta *api.KVMetadata,
+	b births,
+	d decision,
+	p *pass,
+) error {
 	if len(d.undelete) > 0 {
 		if err := s.kv.Undelete(ctx, at, d.undelete); err != nil {
 			return err
@@ -151,7 +159,14 @@ func (v *Vault) carryOut(ctx context.Context, s *session, at string, meta *api.K
 // retire records the time in an entry without versions, or deletes the entry when that time is long
 // enough ago. emptied: this pass destroyed its last version. If its owner destroyed all versions,
 // the judge is asked about version 0.
-func (v *Vault) retire(ctx context.Context, s *session, path string, meta *api.KVMetadata, p *pass, emptied bool) error {
+func (v *Vault) retire(
+	ctx context.Context,
+	s *session,
+	path string,
+	meta *api.KVMetadata,
+	p *pass,
+	emptied bool,
+) error {
 	b := parseBirths(meta.CustomMetadata)
 	if p.now.Sub(meta.UpdatedTime) <= p.grace && !emptied {
 		return nil // a writer is between metadata and data

@@ -37,7 +37,8 @@ func TestVault_Collect_TouchesOnlyWhatIsOurs(t *testing.T) {
 	// Another cluster, whose sandboxes run in the same Nomad namespace.
 	cfg := s.cfg
 	cfg.Prefix += "-other"
-	theirRole, err := server.NewAppRole(ctx, local.AppRoleOptions{Name: role(cfg), Prefix: cfg.Prefix, NomadNamespace: cfg.NomadNamespace})
+	theirRole, err := server.NewAppRole(ctx,
+		local.AppRoleOptions{Name: role(cfg), Prefix: cfg.Prefix, NomadNamespace: cfg.NomadNamespace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func TestVault_Collect_TouchesOnlyWhatIsOurs(t *testing.T) {
 		s.cfg.NomadNamespace + "/sandbox-flat", s.cfg.Prefix + "/users/by-hand/note",
 	}
 	for _, at := range foreign {
-		if err := server.Do(ctx, http.MethodPost, "secret/data/"+at, map[string]any{"data": map[string]string{"a": "b"}}, nil); err != nil {
+		if err := server.Do(ctx, http.MethodPost, "secret/data/"+at, map[string]any{"data": map[string]string{"a": "b"}},
+			nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,7 +24,8 @@ func unavailable(format string, args ...any) error {
 // explain converts an error of the api package to one of this package. It includes the server's
 // text only where that can't hold anything that was sent.
 func explain(err error) error {
-	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrConflict) {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid) ||
+		errors.Is(err, ErrConflict) {
 		return err
 	}
 	if errors.Is(err, api.ErrSecretNotFound) {
@@ -86,7 +87,8 @@ type DeniedError struct {
 
 // Error implements error.
 func (e *DeniedError) Error() string {
-	return fmt.Sprintf("vault denies %s on %s: the AppRole's policy must allow it (deploy/vault/bivouac.hcl)", e.Capability, e.Path)
+	return fmt.Sprintf("vault denies %s on %s: the AppRole's policy must allow it (deploy/vault/bivouac.hcl)",
+		e.Capability, e.Path)
 }
 
 // Is implements errors.Is.

@@ -45,7 +45,8 @@ func (v *Vault) Examine(ctx context.Context, sign string) (found []Check) {
 	took := time.Since(begun)
 	switch {
 	case err != nil:
-		add(CheckFail, "vault", "%s does not answer: %s; look at vault { address } and ca_file, and whether Vault runs", v.cfg.Address, callCause(err))
+		add(CheckFail, "vault", "%s does not answer: %s; look at vault { address } and ca_file, and whether Vault runs",
+			v.cfg.Address, callCause(err))
 		return found
 	case !health.Initialized:
 		add(CheckFail, "vault", "%s is not initialised: vault operator init", v.cfg.Address)
@@ -69,9 +70,11 @@ func (v *Vault) Examine(ctx context.Context, sign string) (found []Check) {
 	}
 	defer v.end(s)
 	if auth := s.login.Auth; auth.Renewable {
-		add(CheckOK, "vault.login", "auth/%s, policies %s, for %s at a time", v.cfg.AuthMount, strings.Join(auth.TokenPolicies, ", "), time.Duration(auth.LeaseDuration)*time.Second)
+		add(CheckOK, "vault.login", "auth/%s, policies %s, for %s at a time", v.cfg.AuthMount,
+			strings.Join(auth.TokenPolicies, ", "), time.Duration(auth.LeaseDuration)*time.Second)
 	} else {
-		add(CheckWarn, "vault.login", "the token can't be renewed: write the AppRole of deploy/vault/bivouac.hcl again, with token_period")
+		add(CheckWarn, "vault.login",
+			"the token can't be renewed: write the AppRole of deploy/vault/bivouac.hcl again, with token_period")
 	}
 	v.examinePermissions(ctx, s, sign, add)
 	v.examineMount(ctx, s, add)
@@ -88,11 +91,20 @@ func callCause(err error) error {
 }
 
 // examinePermissions asks what the token may do on each path that is used.
-func (v *Vault) examinePermissions(ctx context.Context, s *session, sign string, add func(result, subject, format string, args ...any)) {
+func (v *Vault) examinePermissions(
+	ctx context.Context,
+	s *session,
+	sign string,
+	add func(result, subject, format string, args ...any),
+) {
 	const subject = "vault.permission"
 	policy := "deploy/vault/bivouac.hcl"
 	all := append(v.permissions(),
-		permission{v.cfg.Mount + "/metadata/" + v.cfg.NomadNamespace + "/", v.cfg.Mount + "/metadata/" + v.cfg.NomadNamespace + "/", []string{"list"}},
+		permission{
+			v.cfg.Mount + "/metadata/" + v.cfg.NomadNamespace + "/",
+			v.cfg.Mount + "/metadata/" + v.cfg.NomadNamespace + "/",
+			[]string{"list"},
+		},
 		permission{v.cfg.Mount + "/config", v.cfg.Mount + "/config", []string{"read"}},
 	)
 	if sign != "" {
@@ -100,7 +112,9 @@ func (v *Vault) examinePermissions(ctx context.Context, s *session, sign string,
 	}
 	lacks, err := s.lacks(ctx, all)
 	if err != nil {
-		add(CheckWarn, subject, "the permissions could not be asked for (sys/capabilities-self): %s; give the AppRole Vault's default policy", explain(err))
+		add(CheckWarn, subject,
+			"the permissions could not be asked for (sys/capabilities-self): %s; give the AppRole Vault's default policy",
+			explain(err))
 		return
 	}
 	missing := map[string][]string{}
@@ -129,11 +143,14 @@ func (v *Vault) examineMount(ctx context.Context, s *session, add func(result, s
 		add(CheckFail, "vault.mount", "%s is no KV version 2, or can't be read: %s", v.cfg.Mount, explain(err))
 		return
 	case config == nil:
-		add(CheckFail, "vault.mount", "%s is no KV version 2: vault secrets enable -path=%s -version=2 kv", v.cfg.Mount, v.cfg.Mount)
+		add(CheckFail, "vault.mount", "%s is no KV version 2: vault secrets enable -path=%s -version=2 kv", v.cfg.Mount,
+			v.cfg.Mount)
 		return
 	}
 	if after, _ := config.Data["delete_version_after"].(string); after != "" && after != "0s" {
-		add(CheckFail, "vault.mount", "%s deletes versions after %s, and secrets in use vanish: vault write %s/config delete_version_after=0s", v.cfg.Mount, after, v.cfg.Mount)
+		add(CheckFail, "vault.mount",
+			"%s deletes versions after %s, and secrets in use vanish: vault write %s/config delete_version_after=0s",
+			v.cfg.Mount, after, v.cfg.Mount)
 		return
 	}
 	add(CheckOK, "vault.mount", "%s keeps versions", v.cfg.Mount)

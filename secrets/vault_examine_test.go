@@ -42,19 +42,23 @@ func TestVault_Examine_NamesEachMissingPermission(t *testing.T) {
 	if bad := examined(t, cfg, ""); len(bad) > 0 {
 		t.Fatalf("the shipped policy: %q", bad)
 	}
-	only(t, examined(t, cfg, "pki/sign/n1"), "fail vault.permission: ", "lacks update on pki/sign/n1: write deploy/vault/pki.hcl")
+	only(t, examined(t, cfg, "pki/sign/n1"), "fail vault.permission: ",
+		"lacks update on pki/sign/n1: write deploy/vault/pki.hcl")
 	const metadata = "secret/metadata/"
 	for _, line := range []string{
 		"secret/data/" + cfg.Prefix + "/*", "secret/delete/" + cfg.Prefix + "/*", "secret/undelete/" + cfg.Prefix + "/*",
-		"secret/destroy/" + cfg.Prefix + "/*", metadata + cfg.Prefix + "/*", "secret/data/" + cfg.NomadNamespace + "/sandbox-*",
+		"secret/destroy/" + cfg.Prefix + "/*", metadata + cfg.Prefix + "/*",
+		"secret/data/" + cfg.NomadNamespace + "/sandbox-*",
 		"secret/delete/" + cfg.NomadNamespace + "/sandbox-*", "secret/undelete/" + cfg.NomadNamespace + "/sandbox-*",
 		"secret/destroy/" + cfg.NomadNamespace + "/sandbox-*", metadata + cfg.NomadNamespace + "/sandbox-*",
 		metadata + cfg.NomadNamespace + "/", "secret/config",
 	} {
 		lesser := config(t, server, local.AppRoleOptions{})
-		line = strings.ReplaceAll(strings.ReplaceAll(line, cfg.Prefix, lesser.Prefix), cfg.NomadNamespace, lesser.NomadNamespace)
+		line = strings.ReplaceAll(strings.ReplaceAll(line, cfg.Prefix, lesser.Prefix), cfg.NomadNamespace,
+			lesser.NomadNamespace)
 		withoutPath(t, server, lesser, line)
-		only(t, examined(t, lesser, ""), "fail vault.permission: the token lacks ", " on "+line+": write deploy/vault/bivouac.hcl")
+		only(t, examined(t, lesser, ""), "fail vault.permission: the token lacks ",
+			" on "+line+": write deploy/vault/bivouac.hcl")
 	}
 }
 
@@ -62,10 +66,12 @@ func TestVault_Examine_LoginMountAndSeal(t *testing.T) {
 	t.Parallel()
 	server := ownVault(t)
 	cfg := config(t, server, local.AppRoleOptions{})
-	if err := server.Do(t.Context(), http.MethodPost, "secret/config", map[string]string{"delete_version_after": "1h"}, nil); err != nil {
+	if err := server.Do(t.Context(), http.MethodPost, "secret/config", map[string]string{"delete_version_after": "1h"},
+		nil); err != nil {
 		t.Fatal(err)
 	}
-	only(t, examined(t, cfg, ""), "fail vault.mount: secret deletes versions after 1h", "vault write secret/config delete_version_after=0s")
+	only(t, examined(t, cfg, ""), "fail vault.mount: secret deletes versions after 1h",
+		"vault write secret/config delete_version_after=0s")
 	if err := os.WriteFile(cfg.SecretIDFile, []byte("another"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,14 @@ func (v *Vault) Write(ctx context.Context, path string, data map[string]string, 
 }
 
 // write writes the next version at a physical path, unless that pushes out inUse or what a backup names.
-func (v *Vault) write(ctx context.Context, s *session, at string, data map[string]any, birth Birth, inUse int) (Version, error) {
+func (v *Vault) write(
+	ctx context.Context,
+	s *session,
+	at string,
+	data map[string]any,
+	birth Birth,
+	inUse int,
+) (Version, error) {
 	for try := range writeTries {
 		current, named, err := v.claim(ctx, s, at, birth)
 		if err != nil {
@@ -63,7 +70,8 @@ func (v *Vault) write(ctx context.Context, s *session, at string, data map[strin
 		}
 		for version, what := range map[int]string{named: "named by a backup", inUse: "in use"} {
 			if version > 0 && version <= current+1-maxVersions {
-				return Version{}, fmt.Errorf("%w: version %d is %s, and %d were written since", ErrFull, version, what, current-version)
+				return Version{}, fmt.Errorf("%w: version %d is %s, and %d were written since", ErrFull, version, what,
+					current-version)
 			}
 		}
 		written, err := s.kv.Put(ctx, at, data, api.WithCheckAndSet(current))
@@ -99,7 +107,8 @@ func (v *Vault) claim(ctx context.Context, s *session, at string, birth Birth) (
 	}
 	named = namedIn(meta)
 	b := parseBirths(meta.CustomMetadata)
-	if b.begin(meta.CurrentVersion, birth) || !v.owns(meta) || meta.MaxVersions < maxVersions || meta.CustomMetadata[emptiedKey] != nil {
+	if b.begin(meta.CurrentVersion, birth) || !v.owns(meta) || meta.MaxVersions < maxVersions ||
+		meta.CustomMetadata[emptiedKey] != nil {
 		b.trim(lowestStanding(meta))
 		if err := s.kv.PutMetadata(ctx, at, v.metadata(b, named, nil)); err != nil {
 			return 0, 0, err

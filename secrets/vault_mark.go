@@ -64,7 +64,8 @@ func (v *Vault) WriteMark(ctx context.Context, mark Mark, cas uint64) error {
 	err = v.do(ctx, "mark", func(ctx context.Context, s *session) error {
 		if cas == 0 {
 			custom := map[string]any{ownerKey: v.cfg.Prefix}
-			err := s.kv.PutMetadata(ctx, v.markAt(), api.KVMetadataPutInput{MaxVersions: markVersions, CASRequired: true, CustomMetadata: custom})
+			err := s.kv.PutMetadata(ctx, v.markAt(),
+				api.KVMetadataPutInput{MaxVersions: markVersions, CASRequired: true, CustomMetadata: custom})
 			if err != nil {
 				return err
 			}

@@ -67,7 +67,8 @@ func explainSign(path string, err error) error {
 	case http.StatusBadRequest:
 		return fmt.Errorf("%w: vault refuses to sign at %s: %.300s", ErrInvalid, path, said)
 	case http.StatusNotFound:
-		return unavailable("vault has nothing at %s: look at the mount and the role of peer { vault_pki {} }: %.300s", path, said)
+		return unavailable("vault has nothing at %s: look at the mount and the role of peer { vault_pki {} }: %.300s", path,
+			said)
 	}
 	return err
 }

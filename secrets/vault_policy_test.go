@@ -48,7 +48,8 @@ func TestVault_PermissionMissing_IsNamed(t *testing.T) {
 	eventually(t, "the grace period", func() error { // by Vault's clock, truncated to the second
 		_, err := s.Collect(ctx, born, always(Unreferenced))
 		var denied *DeniedError
-		if !errors.As(err, &denied) || !errors.Is(err, ErrUnavailable) || denied.Capability != "update" || denied.Path != "secret/undelete/"+cfg.Prefix+"/*" {
+		if !errors.As(err, &denied) || !errors.Is(err, ErrUnavailable) || denied.Capability != "update" ||
+			denied.Path != "secret/undelete/"+cfg.Prefix+"/*" {
 			t.Fatalf("collecting: %v", err)
 		}
 		if time.Since(begun) < 2*time.Second {
@@ -59,10 +60,12 @@ func TestVault_PermissionMissing_IsNamed(t *testing.T) {
 	forget(s, settingsPath, v)
 	want(t, s, settingsPath, v, "a") // what can't be undeleted is not deleted
 	err := s.Undelete(ctx, settingsPath, v)
-	if says := "vault denies create or update on secret/undelete/" + cfg.Prefix + "/" + settingsPath; err == nil || !strings.Contains(err.Error(), says) {
+	if says := "vault denies create or update on secret/undelete/" + cfg.Prefix + "/" + settingsPath; err == nil ||
+		!strings.Contains(err.Error(), says) {
 		t.Errorf("undeleting: %v, want it to say %q", err, says)
 	}
-	if text := log.String(); !strings.Contains(text, "vault denies update on "+lacking) || strings.Contains(text, "destroy") {
+	if text := log.String(); !strings.Contains(text, "vault denies update on "+lacking) ||
+		strings.Contains(text, "destroy") {
 		t.Errorf("log:\n%s", text)
 	}
 }
@@ -97,11 +100,13 @@ func TestVault_NumberUsedTwice_AfterVaultWentBack(t *testing.T) {
 	if again.Number != lost.Number {
 		t.Fatalf("versions %d and %d: the test does not show what it should", lost.Number, again.Number)
 	}
-	if data, err := s.Read(ctx, settingsPath, lost.Number, lost.Created); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "rolled back") {
+	if data, err := s.Read(ctx, settingsPath, lost.Number, lost.Created); !errors.Is(err, ErrNotFound) ||
+		!strings.Contains(err.Error(), "rolled back") {
 		t.Errorf("the lost version reads as %v, %v", data, err)
 	}
 	want(t, s, settingsPath, first.Number, "first")
-	if data, err := s.Read(ctx, settingsPath, again.Number, again.Created); err != nil || data["value"] != "another value" {
+	if data, err := s.Read(ctx, settingsPath, again.Number, again.Created); err != nil ||
+		data["value"] != "another value" {
 		t.Errorf("%v, %v", data, err)
 	}
 }

@@ -160,7 +160,8 @@ func TestVaultPolicy_EachGrantIsNeeded(t *testing.T) {
 				lacking = g
 			}
 		}
-		if err := server.Do(t.Context(), http.MethodPost, at, map[string]string{"policy": without(all, lacking)}, nil); err != nil {
+		if err := server.Do(t.Context(), http.MethodPost, at, map[string]string{"policy": without(all, lacking)},
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		v := run(t, cfg)
@@ -210,7 +211,8 @@ func shipped(t *testing.T, file string) string {
 // generic puts the policy's words back in place of the test's names.
 func generic(path string, cfg VaultConfig) string {
 	mount, rest, _ := strings.Cut(path, "/")
-	return strings.Replace(mount, "secret", "MOUNT", 1) + "/" + strings.NewReplacer(cfg.Prefix, "PREFIX", cfg.NomadNamespace, "NOMAD_NAMESPACE").Replace(rest)
+	return strings.Replace(mount, "secret", "MOUNT",
+		1) + "/" + strings.NewReplacer(cfg.Prefix, "PREFIX", cfg.NomadNamespace, "NOMAD_NAMESPACE").Replace(rest)
 }
 
 // TestVaultPolicy_AllElseIsRefused: what a node does not need is refused to its token.
@@ -224,7 +226,11 @@ func TestVaultPolicy_AllElseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	value := map[string]any{"data": map[string]any{"key": "stolen"}}
-	for _, path := range []string{"secret/data/others/app", "secret/data/" + cfg.NomadNamespace + "/web/db", "secret/data/" + cfg.Prefix + "-2/a/b"} {
+	for _, path := range []string{
+		"secret/data/others/app",
+		"secret/data/" + cfg.NomadNamespace + "/web/db",
+		"secret/data/" + cfg.Prefix + "-2/a/b",
+	} {
 		if err := server.Do(t.Context(), http.MethodPost, path, value, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +254,11 @@ func TestVaultPolicy_AllElseIsRefused(t *testing.T) {
 		{http.MethodGet, "sys/auth", nil},
 		{http.MethodGet, "sys/audit", nil},
 		{http.MethodGet, "sys/policies/acl/" + role(cfg), nil},
-		{http.MethodPost, "sys/policies/acl/" + role(cfg), map[string]string{"policy": `path "*" { capabilities = ["sudo"] }`}},
+		{
+			http.MethodPost,
+			"sys/policies/acl/" + role(cfg),
+			map[string]string{"policy": `path "*" { capabilities = ["sudo"] }`},
+		},
 		{http.MethodPost, "sys/seal", nil},
 		{http.MethodGet, "auth/approle/role/" + role(cfg) + "/role-id", nil},
 		{http.MethodPost, "auth/approle/role/" + role(cfg) + "/secret-id", nil},
@@ -302,7 +312,12 @@ func TestVaultPolicy_Workload(t *testing.T) {
 	if got := status(http.MethodPost, "secret/data/"+mine, value); got != http.StatusForbidden {
 		t.Errorf("writing its own key: %d, want 403", got)
 	}
-	for _, path := range []string{"secret/metadata/agents/sandbox-1?list=true", "secret/metadata/agents?list=true", "sys/mounts", "secret/metadata/" + mine} {
+	for _, path := range []string{
+		"secret/metadata/agents/sandbox-1?list=true",
+		"secret/metadata/agents?list=true",
+		"sys/mounts",
+		"secret/metadata/" + mine,
+	} {
 		if got := status(http.MethodGet, path, nil); got != http.StatusForbidden {
 			t.Errorf("GET %s: %d, want 403", path, got)
 		}
@@ -315,7 +330,8 @@ func TestVaultPolicy_Workload(t *testing.T) {
 	if len(all) != 1 {
 		t.Errorf("the policy gives %v, want one", all)
 	}
-	if err := server.Do(t.Context(), http.MethodPost, "sys/policies/acl/"+w.name, map[string]string{"policy": without(all, all[0])}, nil); err != nil {
+	if err := server.Do(t.Context(), http.MethodPost, "sys/policies/acl/"+w.name,
+		map[string]string{"policy": without(all, all[0])}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := status(http.MethodGet, "secret/data/"+mine, nil); got != http.StatusForbidden {
@@ -334,17 +350,21 @@ func TestVaultPolicy_PKI(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	do(http.MethodPost, "sys/mounts/"+mount, map[string]any{"type": "pki", "config": map[string]any{"max_lease_ttl": "87600h"}})
-	do(http.MethodPost, mount+"/root/generate/internal", map[string]any{"common_name": "CA", "key_type": "ec", "ttl": "87600h"})
+	do(http.MethodPost, "sys/mounts/"+mount,
+		map[string]any{"type": "pki", "config": map[string]any{"max_lease_ttl": "87600h"}})
+	do(http.MethodPost, mount+"/root/generate/internal",
+		map[string]any{"common_name": "CA", "key_type": "ec", "ttl": "87600h"})
 	for _, node := range []string{"node-1", "node-2"} {
 		do(http.MethodPost, mount+"/roles/"+node, map[string]any{
-			"allowed_domains": node + ".node.bivouac,server.bivouac", "allow_bare_domains": true, "key_type": "ec", "max_ttl": "720h", "no_store": true,
+			"allowed_domains": node + ".node.bivouac,server.bivouac", "allow_bare_domains": true, "key_type": "ec",
+			"max_ttl": "720h", "no_store": true,
 		})
 	}
 	cfg := config(t, server, local.AppRoleOptions{})
 	policy := strings.NewReplacer("PKI", mount, "NODE", "node-1").Replace(shipped(t, "vault/pki.hcl"))
 	do(http.MethodPost, "sys/policies/acl/"+role(cfg)+"-pki", map[string]string{"policy": policy})
-	do(http.MethodPost, "auth/approle/role/"+role(cfg), map[string]any{"token_policies": []string{role(cfg), role(cfg) + "-pki"}})
+	do(http.MethodPost, "auth/approle/role/"+role(cfg),
+		map[string]any{"token_policies": []string{role(cfg), role(cfg) + "-pki"}})
 	v := run(t, cfg)
 	sign := func(node, name string) error {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -375,7 +395,14 @@ func TestVaultPolicy_PKI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/issue/node-1", "/sign-verbatim", "/root/sign-intermediate", "/roles/node-1", "/revoke", "/root/generate/internal"} {
+	for _, path := range []string{
+		"/issue/node-1",
+		"/sign-verbatim",
+		"/root/sign-intermediate",
+		"/roles/node-1",
+		"/revoke",
+		"/root/generate/internal",
+	} {
 		err := server.DoAs(t.Context(), s.client.Token(), http.MethodPost, mount+path, map[string]any{}, nil)
 		var status *local.StatusError
 		if !errors.As(err, &status) || status.Status != http.StatusForbidden {
@@ -383,7 +410,8 @@ func TestVaultPolicy_PKI(t *testing.T) {
 		}
 	}
 	do(http.MethodPost, "sys/policies/acl/"+role(cfg)+"-pki", map[string]string{"policy": without(nil, grant{})})
-	if err := sign("node-1", "node-1.node.bivouac"); !errors.As(err, &denied) || !strings.HasSuffix(denied.Path, "/sign/node-1") {
+	if err := sign("node-1", "node-1.node.bivouac"); !errors.As(err, &denied) ||
+		!strings.HasSuffix(denied.Path, "/sign/node-1") {
 		t.Errorf("without its one path: %v", err)
 	}
 }
@@ -418,13 +446,20 @@ func newWorkloads(t *testing.T, server *local.Vault) *workloads {
 	}, nil)
 	var mount struct{ Accessor string }
 	do(http.MethodGet, "sys/auth/"+w.name, nil, &mount)
-	w.policy = strings.NewReplacer("MOUNT", "secret", "ACCESSOR", mount.Accessor).Replace(shipped(t, "vault/nomad-workloads.hcl"))
+	w.policy = strings.NewReplacer("MOUNT", "secret", "ACCESSOR",
+		mount.Accessor).Replace(shipped(t, "vault/nomad-workloads.hcl"))
 	do(http.MethodPost, "sys/policies/acl/"+w.name, map[string]string{"policy": w.policy}, nil)
 	do(http.MethodPost, "auth/"+w.name+"/role/"+w.name, map[string]any{
-		"role_type": "jwt", "bound_audiences": []string{"vault.io"}, "user_claim": "/nomad_job_id", "user_claim_json_pointer": true,
-		"bound_claims":   map[string]string{"nomad_namespace": "agents"},
-		"claim_mappings": map[string]string{"nomad_namespace": "nomad_namespace", "nomad_job_id": "nomad_job_id", "nomad_task": "nomad_task"},
-		"token_type":     "service", "token_period": "30m", "token_policies": []string{w.name},
+		"role_type": "jwt", "bound_audiences": []string{
+			"vault.io",
+		}, "user_claim": "/nomad_job_id", "user_claim_json_pointer": true,
+		"bound_claims": map[string]string{"nomad_namespace": "agents"},
+		"claim_mappings": map[string]string{
+			"nomad_namespace": "nomad_namespace",
+			"nomad_job_id":    "nomad_job_id",
+			"nomad_task":      "nomad_task",
+		},
+		"token_type": "service", "token_period": "30m", "token_policies": []string{w.name},
 	}, nil)
 	return w
 }

@@ -126,7 +126,8 @@ func (v *Vault) Run(ctx context.Context) error {
 			continue
 		}
 		v.metrics.logins.WithLabelValues("ok").Inc()
-		v.log.Info("logged in to vault", "address", v.cfg.Address, "duration", time.Duration(s.login.Auth.LeaseDuration)*time.Second)
+		v.log.Info("logged in to vault", "address", v.cfg.Address, "duration",
+			time.Duration(s.login.Auth.LeaseDuration)*time.Second)
 		said = ""
 		retry.Reset()
 		next := v.keep(ctx, s)
@@ -157,7 +158,8 @@ func (v *Vault) logIn(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	auth, err := approle.NewAppRoleAuth(roleID, &approle.SecretID{FromString: secretID}, approle.WithMountPath(v.cfg.AuthMount))
+	auth, err := approle.NewAppRoleAuth(roleID, &approle.SecretID{FromString: secretID},
+		approle.WithMountPath(v.cfg.AuthMount))
 	if err != nil {
 		return nil, unavailable("the AppRole can't be used: %v", err)
 	}
@@ -173,7 +175,13 @@ func (v *Vault) logIn(ctx context.Context) (*session, error) {
 		return nil, unavailable("vault answered the login without a token")
 	}
 	client.SetToken(login.Auth.ClientToken)
-	return &session{client: client, kv: client.KVv2(v.cfg.Mount), login: login, files: files, dead: make(chan struct{})}, nil
+	return &session{
+		client: client,
+		kv:     client.KVv2(v.cfg.Mount),
+		login:  login,
+		files:  files,
+		dead:   make(chan struct{}),
+	}, nil
 }
 
 // files returns the AppRole's files as they are now, by name.
@@ -230,7 +238,12 @@ func (v *Vault) explainLogin(err error) error {
 			if v.cfg.RoleIDFile != "" {
 				where = v.cfg.RoleIDFile + " and " + where
 			}
-			return unavailable("vault refuses the AppRole login at auth/%s (look at the role id and the secret id in %s): %.200s", v.cfg.AuthMount, where, said)
+			return unavailable(
+				"vault refuses the AppRole login at auth/%s (look at the role id and the secret id in %s): %.200s",
+				v.cfg.AuthMount,
+				where,
+				said,
+			)
 		case 404:
 			return unavailable("vault has no AppRole at auth/%s: %.200s", v.cfg.AuthMount, said)
 		}
@@ -294,9 +307,11 @@ func (v *Vault) warnOfExpiry(ctx context.Context, s *session) {
 	after, err := v.expiry(ctx, s)
 	switch {
 	case isDenied(err):
-		v.log.Error("vault's mount may delete versions by age: the AppRole's policy does not let the node look", "path", v.cfg.Mount, "error", explain(err))
+		v.log.Error("vault's mount may delete versions by age: the AppRole's policy does not let the node look", "path",
+			v.cfg.Mount, "error", explain(err))
 	case after != "" && after != "0s":
-		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s", "path", v.cfg.Mount, "reason", after)
+		v.log.Error("vault's mount deletes versions by age: secrets in use will vanish; set its delete_version_after to 0s",
+			"path", v.cfg.Mount, "reason", after)
 	} // the operations report whatever else is wrong
 }
 

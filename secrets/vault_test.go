@@ -171,8 +171,9 @@ func TestVault_WrongSecretID_SaysSoAndTakesTheNextOne(t *testing.T) {
 		}
 	}
 	for id, says := range map[string]string{
-		"canary-secret-id": "vault refuses the AppRole login at auth/approle (look at the role id and the secret id in " + cfg.SecretIDFile,
-		" \n":              cfg.SecretIDFile + " is empty",
+		"canary-secret-id": "vault refuses the AppRole login at auth/approle (look at the " +
+			"role id and the secret id in " + cfg.SecretIDFile,
+		" \n": cfg.SecretIDFile + " is empty",
 	} {
 		put(id)
 		s := run(t, cfg)
@@ -183,7 +184,8 @@ func TestVault_WrongSecretID_SaysSoAndTakesTheNextOne(t *testing.T) {
 		put(string(good))
 		eventually(t, "the right secret id", func() error { return s.Health(t.Context()) })
 	}
-	if text := log.String(); strings.Contains(text, "canary") || strings.Contains(text, strings.TrimSpace(string(good))) || strings.Count(text, "level=ERROR") != 2 {
+	if text := log.String(); strings.Contains(text, "canary") || strings.Contains(text, strings.TrimSpace(string(good))) ||
+		strings.Count(text, "level=ERROR") != 2 {
 		t.Errorf("log:\n%s", text)
 	}
 }
@@ -257,7 +259,8 @@ func TestVault_NothingThere_SaysWhatIsMissing(t *testing.T) {
 			tc.change(&cfg)
 			s := run(t, cfg)
 			_, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "canary-value"}, born)
-			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "canary") {
+			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), tc.says) ||
+				strings.Contains(err.Error(), "canary") {
 				t.Errorf("got %v, want it to say %q", err, tc.says)
 			}
 		})
@@ -300,10 +303,18 @@ func TestVault_TheAppRoleReachesNothingElse(t *testing.T) {
 	}
 	ns, prefix := s.cfg.NomadNamespace, s.cfg.Prefix
 	for _, path := range []string{"a", "other/a", prefix + "-2/a", prefix, ns + "/other-job/a", ns + "/sandbox", "pre/a"} {
-		if err := server.Do(ctx, http.MethodPost, "secret/data/"+path, map[string]any{"data": map[string]string{"a": "b"}}, nil); err != nil {
+		if err := server.Do(ctx, http.MethodPost, "secret/data/"+path, map[string]any{"data": map[string]string{"a": "b"}},
+			nil); err != nil {
 			t.Fatal(err)
 		}
-		for _, request := range []string{"GET data/", "POST data/", "DELETE data/", "GET metadata/", "DELETE metadata/", "LIST metadata/"} {
+		for _, request := range []string{
+			"GET data/",
+			"POST data/",
+			"DELETE data/",
+			"GET metadata/",
+			"DELETE metadata/",
+			"LIST metadata/",
+		} {
 			method, folder, _ := strings.Cut(request, " ")
 			if method == "LIST" && path == prefix {
 				continue // its own folder
@@ -314,7 +325,12 @@ func TestVault_TheAppRoleReachesNothingElse(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"sys/mounts", "sys/policies/acl/root", "auth/approle/role/" + role(s.cfg) + "/secret-id", "sys/seal"} {
+	for _, path := range []string{
+		"sys/mounts",
+		"sys/policies/acl/root",
+		"auth/approle/role/" + role(s.cfg) + "/secret-id",
+		"sys/seal",
+	} {
 		var status *local.StatusError
 		err := server.DoAs(ctx, token, http.MethodPost, path, nil, nil)
 		if !errors.As(err, &status) || status.Status != http.StatusForbidden {
@@ -344,7 +360,8 @@ func TestVault_NoSecretInErrorsLogsAndMetrics(t *testing.T) {
 	}
 	op(settingsPath)
 	op("not a path")
-	if _, err := s.Write(ctx, settingsPath, map[string]string{"value": canary + strings.Repeat("x", MaxDataBytes)}, born); err == nil {
+	if _, err := s.Write(ctx, settingsPath, map[string]string{"value": canary + strings.Repeat("x", MaxDataBytes)},
+		born); err == nil {
 		t.Error("too much was written")
 	} else {
 		note(err)
@@ -401,7 +418,8 @@ func TestVault_TakesNothingFromTheEnvironment(t *testing.T) {
 		made = string(raw)
 	}
 	if !ownprocess.Enter(t, variable+"="+made,
-		"VAULT_TOKEN=nobody", "VAULT_NAMESPACE=nowhere", "VAULT_ADDR=http://127.0.0.1:1", "VAULT_AGENT_ADDR=http://127.0.0.1:1") {
+		"VAULT_TOKEN=nobody", "VAULT_NAMESPACE=nowhere", "VAULT_ADDR=http://127.0.0.1:1",
+		"VAULT_AGENT_ADDR=http://127.0.0.1:1") {
 		return
 	}
 	var cfg VaultConfig
@@ -435,7 +453,8 @@ func TestVault_GivesItsTokenBack(t *testing.T) {
 func TestVault_SaysThatTheMountForgets(t *testing.T) {
 	t.Parallel()
 	server := ownVault(t)
-	if err := server.Do(t.Context(), http.MethodPost, "secret/config", map[string]string{"delete_version_after": "1h"}, nil); err != nil {
+	if err := server.Do(t.Context(), http.MethodPost, "secret/config", map[string]string{"delete_version_after": "1h"},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	log := &logBuffer{}
@@ -467,7 +486,8 @@ func TestVault_AVersionInUseIsNotPushedOut(t *testing.T) {
 	fill(t, s, inUse)
 	want(t, s, settingsPath, inUse, "in use")
 	for range 3 {
-		if v, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "y"}, born); !errors.Is(err, ErrFull) || errors.Is(err, ErrUnavailable) {
+		if v, err := s.Write(t.Context(), settingsPath, map[string]string{"value": "y"}, born); !errors.Is(err, ErrFull) ||
+			errors.Is(err, ErrUnavailable) {
 			t.Fatalf("%+v, %v", v, err)
 		}
 	}
@@ -484,7 +504,8 @@ func fill(t *testing.T, s *Vault, from int) {
 	t.Helper()
 	err := s.do(t.Context(), "write", func(ctx context.Context, session *session) error {
 		for n := from; n < maxVersions; n++ {
-			if _, err := session.kv.Put(ctx, s.physical(settingsPath), map[string]any{"value": "x"}, api.WithCheckAndSet(n)); err != nil {
+			if _, err := session.kv.Put(ctx, s.physical(settingsPath), map[string]any{"value": "x"},
+				api.WithCheckAndSet(n)); err != nil {
 				return err
 			}
 		}
@@ -516,7 +537,8 @@ func TestVault_AVersionThatABackupNamesIsNotPushedOut(t *testing.T) {
 		return Leave
 	}
 	collect(t, s, judge, func(c Collected) error {
-		if c.Deleted == 0 || entry(t, s.physical(settingsPath))["custom_metadata"].(map[string]any)[namedKey] != strconv.Itoa(named) {
+		if c.Deleted == 0 || entry(t,
+			s.physical(settingsPath))["custom_metadata"].(map[string]any)[namedKey] != strconv.Itoa(named) {
 			return errors.New("not yet")
 		}
 		return nil
@@ -526,7 +548,8 @@ func TestVault_AVersionThatABackupNamesIsNotPushedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, s, named+2)
-	if v, err := other.Write(t.Context(), settingsPath, map[string]string{"value": "y"}, later); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "backup") {
+	if v, err := other.Write(t.Context(), settingsPath, map[string]string{"value": "y"},
+		later); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "backup") {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	if did, err := s.Collect(t.Context(), born, judge); err != nil || did.Destroyed != 0 {

@@ -197,7 +197,14 @@ func (c *catalog) add(s Saved) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keep(baseName(s.Path), &known{size: info.Size(), modified: info.ModTime(), manifest: s.Manifest, verified: true, refs: versionsIn(s.Trial.View)})
+	c.keep(baseName(s.Path),
+		&known{
+			size:     info.Size(),
+			modified: info.ModTime(),
+			manifest: s.Manifest,
+			verified: true,
+			refs:     versionsIn(s.Trial.View),
+		})
 	return nil
 }
 

@@ -36,7 +36,8 @@ func TestRunner_AClockThatWasAhead(t *testing.T) {
 		r := newRunner(t, n, dir, "n1")
 		for i := range 3 {
 			made := filepath.Join(dir, makeOne(t, n, r))
-			if err := os.Rename(made, filepath.Join(dir, fmt.Sprintf("bivouac-backup-20990101T00000%dZ-%012d-n1.snap", i, i+1))); err != nil {
+			if err := os.Rename(made,
+				filepath.Join(dir, fmt.Sprintf("bivouac-backup-20990101T00000%dZ-%012d-n1.snap", i, i+1))); err != nil {
 				t.Fatal(err)
 			}
 		}

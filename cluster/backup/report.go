@@ -41,7 +41,14 @@ func (r *Runner) Backups(ctx context.Context) (Report, error) {
 	if own := r.newest(v); own.Time.After(newest.Time) {
 		newest = own
 	}
-	return Report{Node: r.cfg.Node, Directory: r.cfg.Dir, Interval: r.cfg.Interval.Seconds(), Retain: r.cfg.Retain, Files: files, Newest: newest}, nil
+	return Report{
+		Node:      r.cfg.Node,
+		Directory: r.cfg.Dir,
+		Interval:  r.cfg.Interval.Seconds(),
+		Retain:    r.cfg.Retain,
+		Files:     files,
+		Newest:    newest,
+	}, nil
 }
 
 // Named reads which versions of secrets the directory's backups refer to, and returns a function

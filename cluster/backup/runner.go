@@ -193,7 +193,12 @@ func (r *Runner) write(ctx context.Context) (Saved, error) {
 		return Saved{}, err
 	}
 	defer scratch.Close()
-	info := snapshotfile.Info{Created: created, Reason: snapshotfile.ReasonBackup, Version: r.cfg.Version, Node: r.cfg.Node}
+	info := snapshotfile.Info{
+		Created: created,
+		Reason:  snapshotfile.ReasonBackup,
+		Version: r.cfg.Version,
+		Node:    r.cfg.Node,
+	}
 	packed, err := snapshotfile.Pack(ctx, info, snapshot, scratch)
 	if err != nil {
 		return Saved{}, err

@@ -134,7 +134,8 @@ func TestRunner_KeepsTheNewestOfItsOwn(t *testing.T) {
 		if age, known := r.age(); !known || age < time.Minute || age > time.Hour {
 			t.Errorf("age %v", age)
 		}
-		if saved, err := ReadFile(t.Context(), filepath.Join(dir, report.Files[0].File)); err != nil || saved.Manifest.ClusterID != "c1" {
+		if saved, err := ReadFile(t.Context(), filepath.Join(dir, report.Files[0].File)); err != nil ||
+			saved.Manifest.ClusterID != "c1" {
 			t.Errorf("%v", err)
 		}
 	})
@@ -216,7 +217,8 @@ func TestRunner_FailureIsRecordedAndTriedAgain(t *testing.T) {
 		}
 		n.failed = errors.New("the leader is gone")
 		lead(t, r, 2*time.Hour)
-		if note := n.store.View().Backup(); !strings.Contains(note.Failure, "the leader is gone") || note.File == "" || len(list(t, dir)) != 1 {
+		if note := n.store.View().Backup(); !strings.Contains(note.Failure, "the leader is gone") || note.File == "" ||
+			len(list(t, dir)) != 1 {
 			t.Errorf("%+v, %q", note, list(t, dir))
 		}
 	})
@@ -226,7 +228,10 @@ func TestRunner_RemovesNothingWhileHolding(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNode(t, "c1")
-		n.do(t, &fsm.HoldBeginBody{At: n.store.Index(), Findings: []fsm.Finding{{Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: "x", Detail: "seen"}}})
+		n.do(t, &fsm.HoldBeginBody{
+			At:       n.store.Index(),
+			Findings: []fsm.Finding{{Kind: fsm.FindingStranger, Store: fsm.StoreNomad, ID: "x", Detail: "seen"}},
+		})
 		r := newRunner(t, n, dir, "n1")
 		lead(t, r, 5*time.Hour+time.Minute)
 		if names := list(t, dir); len(names) != 6 {
@@ -326,7 +331,8 @@ func TestCatalog_DamagedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		files, err := fresh.catalog.list()
-		if err != nil || len(files) != 3 || !files[0].Verified || !strings.Contains(files[2].Problem, "should be") || files[1].Problem == "" {
+		if err != nil || len(files) != 3 || !files[0].Verified || !strings.Contains(files[2].Problem, "should be") ||
+			files[1].Problem == "" {
 			t.Errorf("%+v %v", files, err)
 		}
 	})

@@ -167,7 +167,17 @@ func (f *Forger) SendAsMember(ctx context.Context, to Target, chance *rand.Rand)
 		term: []uint64{to.Term, to.Term + 1, to.Term + 7, math.MaxUint64 - 1}[chance.IntN(4)],
 	}
 	m.Members = slices.DeleteFunc(slices.Clone(to.Members), func(id string) bool { return id == f.ID })
-	all := []func(context.Context) string{m.entry, m.heartbeat, m.snapshot, m.timeoutNow, m.records, m.plausible, m.hello, m.joins, m.starts}
+	all := []func(context.Context) string{
+		m.entry,
+		m.heartbeat,
+		m.snapshot,
+		m.timeoutNow,
+		m.records,
+		m.plausible,
+		m.hello,
+		m.joins,
+		m.starts,
+	}
 	return all[chance.IntN(len(all))](ctx)
 }
 

@@ -169,7 +169,8 @@ func (c *Client) post(ctx context.Context, address, name string, request []byte)
 		return nil, NotSent(fmt.Errorf("the peer refused: %s", strings.TrimSpace(string(body[:min(len(body), 200)]))))
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the peer answered %d: %s", response.StatusCode, strings.TrimSpace(string(body[:min(len(body), 200)])))
+		return nil, fmt.Errorf("the peer answered %d: %s", response.StatusCode,
+			strings.TrimSpace(string(body[:min(len(body), 200)])))
 	}
 	return body, nil
 }
@@ -199,8 +200,12 @@ func serveCalls(ctx context.Context, l *connQueue, handle Handler, creds *Creden
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, generationKey{}, l.made(c))
 		},
-		Protocols:         new(http.Protocols),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: callStreams, SendPingTimeout: callPing, PingTimeout: callPing},
+		Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: callStreams,
+			SendPingTimeout:      callPing,
+			PingTimeout:          callPing,
+		},
 		TLSConfig:         &tls.Config{NextProtos: []string{protoCalls}, MinVersion: tls.VersionTLS13},
 		ReadHeaderTimeout: handshakeTimeout,
 		ReadTimeout:       MaxCallTimeout,

@@ -29,15 +29,16 @@ func TestPeerCalls_ShortMessagesNeedNoBody(t *testing.T) {
 		}
 		return echo(t.Context(), from, name, request)
 	}, new(peerCertificates), &running)
-	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength > 0 {
-			bodies.Add(1)
-		}
-		if old.Load() {
-			r.Header.Del(messageHeader)
-		}
-		current.ServeHTTP(w, r)
-	}), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Protocols: new(http.Protocols),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength > 0 {
+				bodies.Add(1)
+			}
+			if old.Load() {
+				r.Header.Del(messageHeader)
+			}
+			current.ServeHTTP(w, r)
+		}), ReadHeaderTimeout: time.Minute}
 	server.Protocols.SetHTTP2(true)
 	port.start()
 	served := make(chan error, 1)

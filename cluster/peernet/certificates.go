@@ -215,5 +215,6 @@ func nodeOf(certificate *x509.Certificate) (string, error) {
 			return node, nil
 		}
 	}
-	return "", fmt.Errorf("certificate %q names no node: it needs a DNS name <node>%s", certificate.Subject.CommonName, nodeDomain)
+	return "", fmt.Errorf("certificate %q names no node: it needs a DNS name <node>%s", certificate.Subject.CommonName,
+		nodeDomain)
 }

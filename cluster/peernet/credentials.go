@@ -59,7 +59,8 @@ type loadedPair struct {
 }
 
 // remedy ends every error of the files.
-const remedy = `put the right file there, or make the node's pair again with "bivouac tls issue"; ca.pem is the same on all nodes (bivouac runbook certificates)`
+const remedy = `put the right file there, or make the node's pair again with "bivouac tls issue"; ` +
+	`ca.pem is the same on all nodes (bivouac runbook certificates)`
 
 // LoadCredentials reads the files and checks that certificate, key and CA belong together, and
 // that the certificate is the named node's; an empty node allows any. Its errors name the
@@ -138,7 +139,8 @@ func (c *Credentials) accept(pair *tls.Certificate, authorities []*x509.Certific
 		return "", fmt.Errorf("%s is node %q's certificate, this is %q", c.files.CertFile, node, c.node)
 	}
 	if err := vouched(pair, authorities); err != nil {
-		return "", fmt.Errorf("%s is no certificate of the CA in %s, or one of them is damaged: %w", c.files.CertFile, c.files.CAFile, err)
+		return "", fmt.Errorf("%s is no certificate of the CA in %s, or one of them is damaged: %w", c.files.CertFile,
+			c.files.CAFile, err)
 	}
 	return node, nil
 }

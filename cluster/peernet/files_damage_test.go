@@ -79,17 +79,22 @@ func harms(t *testing.T, ca PEM) map[string]harm {
 	t.Helper()
 	other := authorityFor(t)
 	now := time.Now()
-	again, another, foreign := issue(t, ca, "a", now, time.Hour), issue(t, ca, "z", now, time.Hour), issue(t, other, "a", now, time.Hour)
+	again, another, foreign := issue(t, ca, "a", now,
+		time.Hour), issue(t, ca, "z", now, time.Hour), issue(t, other, "a", now, time.Hour)
 	swapped := func(t *testing.T, _ string, f TLSFiles) {
 		cert, key := read(t, f.CertFile), read(t, f.KeyFile)
 		put(t, f.CertFile, key)
 		put(t, f.KeyFile, cert)
 	}
 	found := map[string]harm{
-		"a CA that is none":                  {caFile, with(again.Key), "no certificate in"},
-		"another CA":                         {caFile, with(other.Certificate), "is no certificate of the CA in"},
-		"a CA with half a second one":        {caFile, with(joined(ca.Certificate, other.Certificate[:300])), "is damaged"},
-		"a CA behind a broken one":           {caFile, with(joined(bytes.Replace(other.Certificate, []byte("\nMII"), []byte("\n*II"), 1), ca.Certificate)), "is damaged"},
+		"a CA that is none":           {caFile, with(again.Key), "no certificate in"},
+		"another CA":                  {caFile, with(other.Certificate), "is no certificate of the CA in"},
+		"a CA with half a second one": {caFile, with(joined(ca.Certificate, other.Certificate[:300])), "is damaged"},
+		"a CA behind a broken one": {
+			caFile,
+			with(joined(bytes.Replace(other.Certificate, []byte("\nMII"), []byte("\n*II"), 1), ca.Certificate)),
+			"is damaged",
+		},
 		"the key of another pair":            {keyFile, with(again.Key), "is not the key of the certificate in"},
 		"a certificate of another pair":      {certFile, with(again.Certificate), "is not the key of the certificate in"},
 		"a certificate in the key's place":   {keyFile, with(again.Certificate), "holds no private key"},

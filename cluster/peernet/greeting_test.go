@@ -44,13 +44,38 @@ func TestGreeting_OnlyTheMemberThatWasCalledAnswers(t *testing.T) {
 		caller, called Greeting
 		to, want       string
 	}{
-		"both know nothing":         {Greeting{From: "a.1"}, Greeting{From: "b.1"}, "b.1", ""},
-		"one knows nothing":         {Greeting{From: "a.1", Cluster: "c", History: "h"}, Greeting{From: "b.1"}, "b.1", ""},
-		"the same":                  {Greeting{From: "a.1", Cluster: "c", History: "h"}, Greeting{From: "b.1", Cluster: "c", History: "h"}, "b.1", ""},
-		"a history and its child":   {Greeting{From: "a.1", Cluster: "c", History: "h"}, Greeting{From: "b.1", Cluster: "c", History: "i", Parents: []string{"h"}}, "b.1", ""},
-		"a child and its history":   {Greeting{From: "a.1", Cluster: "c", History: "i", Parents: []string{"h"}}, Greeting{From: "b.1", Cluster: "c", History: "h"}, "b.1", ""},
-		"another history":           {Greeting{From: "a.1", Cluster: "c", History: "h"}, Greeting{From: "b.1", Cluster: "c", History: "i"}, "b.1", "neither follows"},
-		"another cluster":           {Greeting{From: "a.1", Cluster: "c"}, Greeting{From: "b.1", Cluster: "d"}, "b.1", "it is of cluster"},
+		"both know nothing": {Greeting{From: "a.1"}, Greeting{From: "b.1"}, "b.1", ""},
+		"one knows nothing": {Greeting{From: "a.1", Cluster: "c", History: "h"}, Greeting{From: "b.1"}, "b.1", ""},
+		"the same": {
+			Greeting{From: "a.1", Cluster: "c", History: "h"},
+			Greeting{From: "b.1", Cluster: "c", History: "h"},
+			"b.1",
+			"",
+		},
+		"a history and its child": {
+			Greeting{From: "a.1", Cluster: "c", History: "h"},
+			Greeting{From: "b.1", Cluster: "c", History: "i", Parents: []string{"h"}},
+			"b.1",
+			"",
+		},
+		"a child and its history": {
+			Greeting{From: "a.1", Cluster: "c", History: "i", Parents: []string{"h"}},
+			Greeting{From: "b.1", Cluster: "c", History: "h"},
+			"b.1",
+			"",
+		},
+		"another history": {
+			Greeting{From: "a.1", Cluster: "c", History: "h"},
+			Greeting{From: "b.1", Cluster: "c", History: "i"},
+			"b.1",
+			"neither follows",
+		},
+		"another cluster": {
+			Greeting{From: "a.1", Cluster: "c"},
+			Greeting{From: "b.1", Cluster: "d"},
+			"b.1",
+			"it is of cluster",
+		},
 		"its successor":             {Greeting{From: "a.1"}, Greeting{From: "b.2"}, "b.1", "this is b.2"},
 		"speaking as another":       {Greeting{From: "z.1"}, Greeting{From: "b.1"}, "b.1", "certificate is another node's"},
 		"an address without a name": {Greeting{From: "a.1"}, Greeting{From: "b.1"}, "", "names no member"},

@@ -198,7 +198,8 @@ func parseCertificates(name string, raw []byte) ([]*x509.Certificate, error) {
 // ownSignature checks the signature of a certificate that signed itself, which
 // nobody else looks at.
 func ownSignature(c *x509.Certificate) error {
-	if !bytes.Equal(c.RawSubject, c.RawIssuer) || len(c.AuthorityKeyId) > 0 && !bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId) {
+	if !bytes.Equal(c.RawSubject, c.RawIssuer) || len(c.AuthorityKeyId) > 0 &&
+		!bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId) {
 		return nil
 	}
 	err := c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature)

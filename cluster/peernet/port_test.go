@@ -31,8 +31,16 @@ func authorityFor(t testing.TB) PEM {
 // write puts a certificate and the CA to trust into a directory of its own.
 func write(t testing.TB, dir string, trust, pair PEM) TLSFiles {
 	t.Helper()
-	files := TLSFiles{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "node.pem"), KeyFile: filepath.Join(dir, "node-key.pem")}
-	for name, data := range map[string][]byte{files.CAFile: trust.Certificate, files.CertFile: pair.Certificate, files.KeyFile: pair.Key} {
+	files := TLSFiles{
+		CAFile:   filepath.Join(dir, "ca.pem"),
+		CertFile: filepath.Join(dir, "node.pem"),
+		KeyFile:  filepath.Join(dir, "node-key.pem"),
+	}
+	for name, data := range map[string][]byte{
+		files.CAFile:   trust.Certificate,
+		files.CertFile: pair.Certificate,
+		files.KeyFile:  pair.Key,
+	} {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -124,9 +132,24 @@ func TestPeerPort_OnlyNodesOfTheClusterGetIn(t *testing.T) {
 
 	for name, cfg := range map[string]*tls.Config{
 		"no client certificate": {RootCAs: pool(ca), ServerName: serverName, NextProtos: []string{protoCalls}},
-		"no protocol":           {RootCAs: pool(ca), ServerName: serverName, Certificates: []tls.Certificate{keyPair(t, good)}},
-		"HTTP/1.1":              {RootCAs: pool(ca), ServerName: serverName, Certificates: []tls.Certificate{keyPair(t, good)}, NextProtos: []string{"http/1.1"}},
-		"TLS 1.2":               {RootCAs: pool(ca), ServerName: serverName, Certificates: []tls.Certificate{keyPair(t, good)}, NextProtos: []string{protoCalls}, MaxVersion: tls.VersionTLS12},
+		"no protocol": {
+			RootCAs:      pool(ca),
+			ServerName:   serverName,
+			Certificates: []tls.Certificate{keyPair(t, good)},
+		},
+		"HTTP/1.1": {
+			RootCAs:      pool(ca),
+			ServerName:   serverName,
+			Certificates: []tls.Certificate{keyPair(t, good)},
+			NextProtos:   []string{"http/1.1"},
+		},
+		"TLS 1.2": {
+			RootCAs:      pool(ca),
+			ServerName:   serverName,
+			Certificates: []tls.Certificate{keyPair(t, good)},
+			NextProtos:   []string{protoCalls},
+			MaxVersion:   tls.VersionTLS12,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := tls.Dial("tcp", port.Addr(), cfg)
@@ -191,7 +214,9 @@ func TestPeerPort_OtherCertificatesOfTheCAAreNoNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			conn, err := tls.Dial("tcp", port.Addr(), &tls.Config{
-				RootCAs: pool(ca), ServerName: serverName, NextProtos: []string{protoRaft}, Certificates: []tls.Certificate{keyPair(t, pair)},
+				RootCAs: pool(ca), ServerName: serverName, NextProtos: []string{
+					protoRaft,
+				}, Certificates: []tls.Certificate{keyPair(t, pair)},
 			})
 			if err == nil {
 				_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
@@ -203,7 +228,8 @@ func TestPeerPort_OtherCertificatesOfTheCAAreNoNodes(t *testing.T) {
 			}
 			// As the dialled side it does not pass either.
 			if name == "not a server" || name == "no node" {
-				l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{keyPair(t, pair)}, NextProtos: []string{protoRaft}})
+				l, err := tls.Listen("tcp", "127.0.0.1:0",
+					&tls.Config{Certificates: []tls.Certificate{keyPair(t, pair)}, NextProtos: []string{protoRaft}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -316,7 +342,8 @@ func TestPeerPort_Call_TellsWhatWasNeverSent(t *testing.T) {
 	if _, err := c.Call(t.Context(), port.Addr(), "big", make([]byte, MaxCallBytes+1)); err == nil {
 		t.Error("a request of more than the bound was answered")
 	}
-	if answer, err := c.Call(t.Context(), port.Addr(), "big", bytes.Repeat([]byte("x"), MaxCallBytes)); err != nil || len(answer) != MaxCallBytes {
+	if answer, err := c.Call(t.Context(), port.Addr(), "big", bytes.Repeat([]byte("x"), MaxCallBytes)); err != nil ||
+		len(answer) != MaxCallBytes {
 		t.Errorf("a request of the bound: %d bytes, %v", len(answer), err)
 	}
 

@@ -68,7 +68,8 @@ func (p *Port) FormerConnections() (count int) {
 		if c.replaced {
 			continue
 		}
-		if shown := c.ConnectionState().PeerCertificates; c.generation != now || len(shown) > 0 && time.Now().After(shown[0].NotAfter) {
+		if shown := c.ConnectionState().PeerCertificates; c.generation != now ||
+			len(shown) > 0 && time.Now().After(shown[0].NotAfter) {
 			count++
 		}
 	}

@@ -101,7 +101,8 @@ func TestRefresh_BothDirectionsTakeTheNewCertificate(t *testing.T) {
 	}
 	want := Fingerprint(keyPair(t, next).Leaf)
 	soon(t, "the node does not read its files", func() bool { return Fingerprint(a.credentials.Leaf()) == want })
-	soon(t, "the peer that it calls sees the former certificate", func() bool { return shows(&b.credentials.peers) == want })
+	soon(t, "the peer that it calls sees the former certificate",
+		func() bool { return shows(&b.credentials.peers) == want })
 	soon(t, "the peer that calls it sees the former certificate", func() bool { return shows(&caller.peers) == want })
 	soon(t, "former connections stay open", func() bool { return a.FormerConnections() == 0 })
 	for i, c := range live {

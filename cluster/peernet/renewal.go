@@ -134,7 +134,8 @@ type Renewal struct {
 // meanwhile the former certificate stays in use. It returns nil.
 func (r *Renewal) Run(ctx context.Context) error {
 	if err := CompletePair(r.Credentials.files, r.Replace); err != nil {
-		r.Logger.Error("cluster: the key of the certificate can't be put in its place", "path", r.Credentials.files.KeyFile, "error", err)
+		r.Logger.Error("cluster: the key of the certificate can't be put in its place", "path", r.Credentials.files.KeyFile,
+			"error", err)
 	}
 	pause := renewalRetryMin
 	for {
@@ -168,7 +169,8 @@ func (r *Renewal) failed(leaf *x509.Certificate, wait time.Duration, err error) 
 	if time.Now().After(leaf.NotAfter) {
 		level = slog.LevelError
 	}
-	r.Logger.Log(context.Background(), level, "cluster: the certificate could not be renewed; the old one stays (bivouac runbook certificates)",
+	r.Logger.Log(context.Background(), level,
+		"cluster: the certificate could not be renewed; the old one stays (bivouac runbook certificates)",
 		"path", r.Credentials.files.CertFile, "expires", leaf.NotAfter, "retry_in", wait, "error", err)
 }
 
@@ -185,10 +187,12 @@ func (r *Renewal) renew(ctx context.Context, former *x509.Certificate) error {
 	now := time.Now()
 	switch {
 	case now.Before(next.NotBefore) || now.After(next.NotAfter):
-		return fmt.Errorf("the new certificate is good from %s to %s, which is not now: the clock of this machine, or of who issued it, is wrong",
+		return fmt.Errorf("the new certificate is good from %s to %s, which is not now: the clock of this machine, "+
+			"or of who issued it, is wrong",
 			next.NotBefore.Format(time.RFC3339), next.NotAfter.Format(time.RFC3339))
 	case !next.NotAfter.After(former.NotAfter) && !now.Before(former.NotBefore):
-		return fmt.Errorf("the new certificate would end on %s, no later than the present one: the CA ends then, or the lifetime is too short",
+		return fmt.Errorf("the new certificate would end on %s, no later than the present one: the CA ends then, "+
+			"or the lifetime is too short",
 			next.NotAfter.Format(time.RFC3339))
 	}
 	if err := WritePair(r.Credentials.files, pair, r.Replace); err != nil {

@@ -162,7 +162,8 @@ func TestRenewal_ACertificateNeverExpires(t *testing.T) {
 		if bytes.Equal(second.RawSubjectPublicKeyInfo, first.RawSubjectPublicKeyInfo) {
 			t.Error("the key is the former one")
 		}
-		if !slices.Equal(second.DNSNames, first.DNSNames) || !slices.EqualFunc(second.IPAddresses, first.IPAddresses, slices.Equal) {
+		if !slices.Equal(second.DNSNames, first.DNSNames) ||
+			!slices.EqualFunc(second.IPAddresses, first.IPAddresses, slices.Equal) {
 			t.Errorf("other names: %v %v", second.DNSNames, second.IPAddresses)
 		}
 		if !n.starts().Equal(second) {
@@ -234,7 +235,10 @@ func TestRenewal_AFailureLeavesTheFormerPair(t *testing.T) {
 		"another CA's key":    {func(n *renewing) { put(n.t, n.caKey, other(n).Key) }, "don't belong together"},
 		"no room for the key": {full(".next"), "no space left"},
 		"no room for it":      {full("node.pem"), "no space left"},
-		"Vault is sealed":     {issues(func(*renewing) (PEM, error) { return PEM{}, errors.New("Vault is sealed") }), "Vault is sealed"},
+		"Vault is sealed": {
+			issues(func(*renewing) (PEM, error) { return PEM{}, errors.New("Vault is sealed") }),
+			"Vault is sealed",
+		},
 		"another node's": {issues(func(n *renewing) (PEM, error) {
 			return Issue(n.ca, "b", nil, time.Now(), 30*oneDay)
 		}), "certificate, this is"},
@@ -274,7 +278,8 @@ func TestRenewal_AFailureLeavesTheFormerPair(t *testing.T) {
 				if tried < 20 || done[0] == nil || !strings.Contains(done[tried-1].Error(), test.says) {
 					t.Fatalf("%d attempts in a day: %v, want %q", tried, done, test.says)
 				}
-				if got := strings.Count(n.log.String(), "level=WARN"); got != tried || !strings.Contains(n.log.String(), test.says) {
+				if got := strings.Count(n.log.String(), "level=WARN"); got != tried ||
+					!strings.Contains(n.log.String(), test.says) {
 					t.Errorf("%d warnings of %d failures, want %q", got, tried, test.says)
 				}
 				sleep(10 * oneDay) // it expires

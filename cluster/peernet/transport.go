@@ -75,7 +75,11 @@ func (t *Transport) serve(c *streamConn) {
 	defer cancel()
 	one := &oneConn{streamConn: c, conns: make(chan net.Conn, 1), closed: make(chan struct{}), ended: cancel}
 	one.conns <- one
-	inner := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Logger: t.logger, Stream: one.stream(), Timeout: raftTimeout})
+	inner := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Logger:  t.logger,
+		Stream:  one.stream(),
+		Timeout: raftTimeout,
+	})
 	pass := func(rpc raft.RPC) {
 		if !t.refused(c, rpc) {
 			(*t.receive.Load())(rpc, ctx.Done())
@@ -108,7 +112,8 @@ func (t *Transport) refused(c *streamConn, rpc raft.RPC) bool {
 	if ok {
 		named = string(message.GetRPCHeader().ID)
 	}
-	if t.port.host == nil || named != "" && (named == c.member || c.member == "" && NodeName(raft.ServerID(named)) == c.node) {
+	if t.port.host == nil || named != "" && (named == c.member ||
+		c.member == "" && NodeName(raft.ServerID(named)) == c.node) {
 		return false
 	}
 	if t.forged != nil {

@@ -27,17 +27,32 @@ func (p *peer) header() raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(p.id)}
 }
 
-func (p *peer) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, _ *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (p *peer) AppendEntries(
+	_ raft.ServerID,
+	_ raft.ServerAddress,
+	_ *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
 	*resp = raft.AppendEntriesResponse{RPCHeader: p.header(), Term: 7 + p.beyond, LastLog: 9, Success: true}
 	return p.err
 }
 
-func (p *peer) RequestVote(_ raft.ServerID, _ raft.ServerAddress, _ *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (p *peer) RequestVote(
+	_ raft.ServerID,
+	_ raft.ServerAddress,
+	_ *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
 	*resp = raft.RequestVoteResponse{RPCHeader: p.header(), Term: 7 + p.beyond, Granted: true}
 	return p.err
 }
 
-func (p *peer) RequestPreVote(_ raft.ServerID, _ raft.ServerAddress, _ *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (p *peer) RequestPreVote(
+	_ raft.ServerID,
+	_ raft.ServerAddress,
+	_ *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	*resp = raft.RequestPreVoteResponse{RPCHeader: p.header(), Term: 7 + p.beyond, Granted: true}
 	return p.err
 }

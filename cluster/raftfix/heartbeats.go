@@ -45,5 +45,6 @@ func (i *Inbox) heartbeat(rpc raft.RPC) {
 // follows reports whether this node is a follower of the sender, in the sender's term.
 func (i *Inbox) follows(request *raft.AppendEntriesRequest) bool {
 	_, leader := i.state.LeaderWithID()
-	return leader == raft.ServerID(request.ID) && leader != "" && i.state.CurrentTerm() == request.Term && i.state.State() == raft.Follower
+	return leader == raft.ServerID(request.ID) && leader != "" && i.state.CurrentTerm() == request.Term &&
+		i.state.State() == raft.Follower
 }

@@ -151,7 +151,11 @@ func (i *Inbox) ask(request *raft.AppendEntriesRequest) (*raft.AppendEntriesResp
 
 // header is the header of this member's answers.
 func (i *Inbox) header() raft.RPCHeader {
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(i.self), Addr: i.EncodePeer(i.self, i.LocalAddr())}
+	return raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax,
+		ID:              []byte(i.self),
+		Addr:            i.EncodePeer(i.self, i.LocalAddr()),
+	}
 }
 
 // refuse reads the snapshot to its end, as the sender expects, and then answers. It runs beside the

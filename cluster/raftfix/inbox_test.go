@@ -60,7 +60,8 @@ func TestInbox_Heartbeats_AreAnsweredWhileRaftIsBusy(t *testing.T) {
 		begin := time.Now()
 		for range 20 {
 			answer := b.send(&raft.AppendEntriesRequest{RPCHeader: headerOf("b"), Term: 3}, "")
-			if r, ok := answer.Response.(*raft.AppendEntriesResponse); !ok || !r.Success || r.Term != 3 || r.LastLog != 10 || string(r.ID) != "a" {
+			if r, ok := answer.Response.(*raft.AppendEntriesResponse); !ok || !r.Success || r.Term != 3 || r.LastLog != 10 ||
+				string(r.ID) != "a" {
 				t.Fatalf("answered %+v, %v", answer.Response, answer.Error)
 			}
 		}
@@ -73,7 +74,8 @@ func TestInbox_Heartbeats_AreAnsweredWhileRaftIsBusy(t *testing.T) {
 		}()
 		synctest.Wait()
 		if len(newer) > 0 || b.raft.CurrentTerm() != 3 || time.Since(begin) > 0 {
-			t.Errorf("after %v: %d answers to the newer term, this node is in term %d", time.Since(begin), len(newer), b.raft.CurrentTerm())
+			t.Errorf("after %v: %d answers to the newer term, this node is in term %d", time.Since(begin), len(newer),
+				b.raft.CurrentTerm())
 		}
 		free()
 		if r, ok := (<-newer).Response.(*raft.AppendEntriesResponse); !ok || r.Term != 4 || b.raft.CurrentTerm() != 4 {
@@ -241,7 +243,10 @@ func TestInbox_Shut_LetsTheTransportGo(t *testing.T) {
 		var connections sync.WaitGroup
 		for term := range uint64(3) {
 			connections.Go(func() {
-				handler(raft.RPC{Command: &raft.AppendEntriesRequest{RPCHeader: headerOf("b"), Term: 9 + term}, RespChan: make(chan raft.RPCResponse, 1)})
+				handler(raft.RPC{
+					Command:  &raft.AppendEntriesRequest{RPCHeader: headerOf("b"), Term: 9 + term},
+					RespChan: make(chan raft.RPCResponse, 1),
+				})
 			})
 		}
 		synctest.Wait()

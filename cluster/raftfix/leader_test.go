@@ -146,7 +146,13 @@ func (s *sent) Request() *raft.AppendEntriesRequest   { return s.request }
 func (s *sent) Response() *raft.AppendEntriesResponse { return s.response }
 
 func newPipe(w *wire, id raft.ServerID) *pipe {
-	p := &pipe{wire: w, id: id, inflight: make(chan *sent), done: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	p := &pipe{
+		wire:     w,
+		id:       id,
+		inflight: make(chan *sent),
+		done:     make(chan raft.AppendFuture),
+		closed:   make(chan struct{}),
+	}
 	go func() {
 		for {
 			select {
@@ -165,7 +171,10 @@ func newPipe(w *wire, id raft.ServerID) *pipe {
 	return p
 }
 
-func (p *pipe) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+func (p *pipe) AppendEntries(
+	args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) (raft.AppendFuture, error) {
 	s := &sent{time.Now(), args, resp}
 	select {
 	case p.inflight <- s:

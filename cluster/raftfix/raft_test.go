@@ -41,17 +41,32 @@ func (w *wire) SetHeartbeatHandler(fn func(raft.RPC)) {
 }
 
 // RequestVote and the like are answered by whoever is asked.
-func (w *wire) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (w *wire) RequestVote(
+	id raft.ServerID,
+	_ raft.ServerAddress,
+	args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse,
+) error {
 	*resp = raft.RequestVoteResponse{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: args.Term, Granted: true}
 	return nil
 }
 
-func (w *wire) RequestPreVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (w *wire) RequestPreVote(
+	id raft.ServerID,
+	_ raft.ServerAddress,
+	args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse,
+) error {
 	*resp = raft.RequestPreVoteResponse{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: args.Term, Granted: true}
 	return nil
 }
 
-func (w *wire) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (w *wire) AppendEntries(
+	id raft.ServerID,
+	_ raft.ServerAddress,
+	args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse,
+) error {
 	w.mu.Lock()
 	hang := w.hangs[id]
 	w.mu.Unlock()
@@ -61,7 +76,12 @@ func (w *wire) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	*resp = raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: args.Term, LastLog: w.last[id], Success: true}
+	*resp = raft.AppendEntriesResponse{
+		RPCHeader: raft.RPCHeader{ID: []byte(id)},
+		Term:      args.Term,
+		LastLog:   w.last[id],
+		Success:   true,
+	}
 	if n := len(args.Entries); n > 0 {
 		if w.refuses[id] {
 			w.refuses[id], resp.Success, resp.NoRetryBackoff = false, false, true
@@ -157,7 +177,9 @@ func newBench(t *testing.T) *bench {
 	conf := raft.DefaultConfig()
 	conf.LocalID, conf.Logger = "a", hclog.NewNullLogger()
 	stable, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
-	members := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: b.wire.LocalAddr()}, {ID: "b", Address: "b:1"}, {ID: "c", Address: "c:1"}}}
+	members := raft.Configuration{
+		Servers: []raft.Server{{ID: "a", Address: b.wire.LocalAddr()}, {ID: "b", Address: "b:1"}, {ID: "c", Address: "c:1"}},
+	}
 	if err := raft.BootstrapCluster(conf, b.logs, stable, snapshots, b.wire, members); err != nil {
 		t.Fatal(err)
 	}
@@ -231,9 +253,16 @@ func headerOf(leader string) raft.RPCHeader {
 // write sends entries of a term as their leader would, with what is committed.
 func (b *bench) write(leader string, term, first, last, prevTerm, commit uint64) *raft.AppendEntriesResponse {
 	b.t.Helper()
-	request := &raft.AppendEntriesRequest{RPCHeader: headerOf(leader), Term: term, PrevLogEntry: first - 1, PrevLogTerm: prevTerm, LeaderCommitIndex: commit}
+	request := &raft.AppendEntriesRequest{
+		RPCHeader:         headerOf(leader),
+		Term:              term,
+		PrevLogEntry:      first - 1,
+		PrevLogTerm:       prevTerm,
+		LeaderCommitIndex: commit,
+	}
 	for i := first; i <= last; i++ {
-		request.Entries = append(request.Entries, &raft.Log{Index: i, Term: term, Type: raft.LogCommand, Data: fmt.Appendf(nil, "e%d", i)})
+		request.Entries = append(request.Entries,
+			&raft.Log{Index: i, Term: term, Type: raft.LogCommand, Data: fmt.Appendf(nil, "e%d", i)})
 	}
 	answer := b.send(request, "")
 	if answer.Error != nil {
@@ -284,7 +313,10 @@ func (b *bench) busy() (free func()) {
 	})
 	b.raft.RegisterObserver(observer)
 	go func() {
-		b.wire.consumer <- raft.RPC{Command: &raft.RequestVoteRequest{RPCHeader: headerOf("c"), Term: 1}, RespChan: make(chan raft.RPCResponse, 1)}
+		b.wire.consumer <- raft.RPC{
+			Command:  &raft.RequestVoteRequest{RPCHeader: headerOf("c"), Term: 1},
+			RespChan: make(chan raft.RPCResponse, 1),
+		}
 	}()
 	<-busy
 	return func() { close(freed) }

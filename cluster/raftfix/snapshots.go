@@ -36,7 +36,8 @@ func (i *Inbox) snapshot(rpc raft.RPC, request *raft.InstallSnapshotRequest) err
 		answer.Success = true
 		i.refuse(rpc, answer, nil)
 	case conflict:
-		err = fmt.Errorf("the leader's snapshot ends with entry %d of term %d, the log has another there (hashicorp/raft issue 697): what follows was not committed and is deleted",
+		err = fmt.Errorf("the leader's snapshot ends with entry %d of term %d, "+
+			"the log has another there (hashicorp/raft issue 697): what follows was not committed and is deleted",
 			request.LastLogIndex, request.LastLogTerm)
 		i.refuse(rpc, answer, err)
 		return i.cut(request.LastLogIndex, err)

@@ -112,7 +112,8 @@ func (c *checkedLogs) StoreLogs(logs []*raft.Log) error {
 		checked[i] = &copies[i]
 	}
 	last := logs[len(logs)-1].Index
-	err := c.watchdog.alter(fmt.Sprintf("writing log entries %d to %d to %s", logs[0].Index, last, c.path), func() error { return c.inner.StoreLogs(checked) })
+	err := c.watchdog.alter(fmt.Sprintf("writing log entries %d to %d to %s", logs[0].Index, last, c.path),
+		func() error { return c.inner.StoreLogs(checked) })
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,8 @@ func (c *checkedLogs) DeleteRange(first, last uint64) error {
 			return err
 		}
 	}
-	err = c.watchdog.alter(fmt.Sprintf("deleting log entries %d to %d from %s", first, last, c.path), func() error { return c.inner.DeleteRange(first, last) })
+	err = c.watchdog.alter(fmt.Sprintf("deleting log entries %d to %d from %s", first, last, c.path),
+		func() error { return c.inner.DeleteRange(first, last) })
 	if err == nil {
 		c.sizes.remove(first, last)
 	}
@@ -267,7 +269,8 @@ type checkedStable struct {
 func (c *checkedStable) Set(key, value []byte) error {
 	checked := append([]byte(checksumMagic), value...)
 	checked = binary.BigEndian.AppendUint32(checked, crcOf(key, value))
-	return c.watchdog.alter(fmt.Sprintf("writing %s to %s", key, c.path), func() error { return c.inner.Set(key, checked) })
+	return c.watchdog.alter(fmt.Sprintf("writing %s to %s", key, c.path),
+		func() error { return c.inner.Set(key, checked) })
 }
 
 // Get implements raft.StableStore. An older program's value has no checksum.
@@ -341,13 +344,24 @@ type checkedSnapshots struct {
 	armed atomic.Bool
 }
 
-func metaChecksum(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64) string {
+func metaChecksum(
+	version raft.SnapshotVersion,
+	index, term uint64,
+	configuration raft.Configuration,
+	configurationIndex uint64,
+) string {
 	text := fmt.Sprintf("%d %d %d %d %+v", version, index, term, configurationIndex, configuration)
 	return fmt.Sprintf("%08x\n", crcOf([]byte(text)))
 }
 
 // Create implements raft.SnapshotStore.
-func (c *checkedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (c *checkedSnapshots) Create(
+	version raft.SnapshotVersion,
+	index, term uint64,
+	configuration raft.Configuration,
+	configurationIndex uint64,
+	trans raft.Transport,
+) (raft.SnapshotSink, error) {
 	if err := c.watchdog.Failure(); err != nil {
 		return nil, err
 	}
@@ -356,7 +370,8 @@ func (c *checkedSnapshots) Create(version raft.SnapshotVersion, index, term uint
 		return nil, fmt.Errorf("beginning a snapshot in %s: %w; %s", c.dir, err, c.watchdog.advice(err))
 	}
 	if err := c.sums.Put(sink.ID(), metaChecksum(version, index, term, configuration, configurationIndex)); err != nil {
-		return nil, errors.Join(fmt.Errorf("writing the checksum of snapshot %s in %s: %w; %s", sink.ID(), c.dir, err, c.watchdog.advice(err)), sink.Cancel())
+		return nil, errors.Join(fmt.Errorf("writing the checksum of snapshot %s in %s: %w; %s", sink.ID(), c.dir, err,
+			c.watchdog.advice(err)), sink.Cancel())
 	}
 	return &checkedSink{SnapshotSink: sink, store: c, index: index}, nil
 }

@@ -28,7 +28,8 @@ func TestOpen_OlderDataGetsChecksums(t *testing.T) {
 	for i := uint64(1); i <= 5; i++ {
 		err = errors.Join(err, old.StoreLog(logEntry(i)))
 	}
-	err = errors.Join(err, old.SetUint64([]byte("CurrentTerm"), 7), old.Set([]byte("LastVoteCand"), []byte("n1:1")), Set(old, KeyNodeID, "n1.x"), old.Close())
+	err = errors.Join(err, old.SetUint64([]byte("CurrentTerm"), 7), old.Set([]byte("LastVoteCand"), []byte("n1:1")),
+		Set(old, KeyNodeID, "n1.x"), old.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,8 @@ func TestOpen_OlderDataGetsChecksums(t *testing.T) {
 	if err := errors.Join(old.SetUint64([]byte("CurrentTerm"), 6), old.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, testOptions(BoltDB)); err == nil || !strings.Contains(err.Error(), "CurrentTerm has no checksum") {
+	if _, err := Open(dir, testOptions(BoltDB)); err == nil ||
+		!strings.Contains(err.Error(), "CurrentTerm has no checksum") {
 		t.Errorf("a value without its checksum: %v", err)
 	}
 }
@@ -84,7 +86,8 @@ func TestOpen_LogThatLostItsEndIsRefused(t *testing.T) {
 			if err := errors.Join(s.mark.store(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Open(dir, testOptions(logStore)); err == nil || !strings.Contains(err.Error(), "ends with entry 299 and had 300") {
+			if _, err := Open(dir, testOptions(logStore)); err == nil ||
+				!strings.Contains(err.Error(), "ends with entry 299 and had 300") {
 				t.Errorf("a log that lost its end: %v", err)
 			}
 		})
@@ -112,7 +115,8 @@ func TestOpen_UnfinishedSnapshotsAreRemoved(t *testing.T) {
 func TestWatchdog_NothingFollowsAFailure(t *testing.T) {
 	d := newWatchdog("/data", slog.New(slog.DiscardHandler))
 	err := d.do("writing X", func() error { return syscall.EIO })
-	if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "writing X") || !strings.Contains(err.Error(), runbook) {
+	if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "writing X") ||
+		!strings.Contains(err.Error(), runbook) {
 		t.Errorf("the failure: %v", err)
 	}
 	again := d.do("writing Y", func() error { t.Error("it was tried again"); return nil })
@@ -128,7 +132,8 @@ func TestWatchdog_NothingFollowsAFailure(t *testing.T) {
 	if err := full.do("writing X", func() error { return syscall.ENOSPC }); !strings.Contains(err.Error(), "make room") {
 		t.Errorf("a full disk: %v", err)
 	}
-	if err := newWatchdog("/data", d.logger).do("reading", func() error { panic("page 3: invalid") }); err == nil || !strings.Contains(err.Error(), "page 3") {
+	if err := newWatchdog("/data", d.logger).do("reading", func() error { panic("page 3: invalid") }); err == nil ||
+		!strings.Contains(err.Error(), "page 3") {
 		t.Errorf("a panic of a store: %v", err)
 	}
 }

@@ -62,8 +62,10 @@ func (s *Store) CheckCopy(dir string) error {
 		return fmt.Errorf("looking at %s: %w", dir, err)
 	}
 	if name := copied(recorded, found); name != "" {
-		return fmt.Errorf("%s is a copy: %s is not the file that this node made; do not run it if the node ran on another directory since: "+
-			"start it with an empty directory instead, and it fetches everything from the others. If this is the node's newest state, moved by hand, say so with "+
+		return fmt.Errorf("%s is a copy: %s is not the file that this node made; "+
+			"do not run it if the node ran on another directory since: "+
+			"start it with an empty directory instead, and it fetches everything from the others. "+
+			"If this is the node's newest state, moved by hand, say so with "+
 			`"bivouac operator adopt-disk --config FILE" (%s)`, dir, name, runbook)
 	}
 	return nil

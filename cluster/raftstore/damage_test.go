@@ -57,7 +57,9 @@ func makeData(t *testing.T, dir, logStore string) {
 	}
 	_, transport := raft.NewInmemTransport("")
 	for _, index := range []uint64{damageOlder, damageSnapshot} {
-		configuration := raft.Configuration{Servers: []raft.Server{{ID: "n1.x", Address: "10.0.0.1:8301"}, {ID: "n2.y", Address: "10.0.0.2:8301"}}}
+		configuration := raft.Configuration{
+			Servers: []raft.Server{{ID: "n1.x", Address: "10.0.0.1:8301"}, {ID: "n2.y", Address: "10.0.0.2:8301"}},
+		}
 		sink, err := s.Snapshots.Create(1, index, 3, configuration, 7, transport)
 		if err == nil {
 			_, err = sink.Write(stateOf(index))
@@ -72,7 +74,12 @@ func makeData(t *testing.T, dir, logStore string) {
 }
 
 func logEntry(i uint64) *raft.Log {
-	return &raft.Log{Index: i, Term: 1 + i/100, Type: raft.LogCommand, Data: bytes.Repeat([]byte(fmt.Sprintf("entry %d;", i)), 1+int(i%40))}
+	return &raft.Log{
+		Index: i,
+		Term:  1 + i/100,
+		Type:  raft.LogCommand,
+		Data:  bytes.Repeat([]byte(fmt.Sprintf("entry %d;", i)), 1+int(i%40)),
+	}
 }
 
 func stateOf(index uint64) []byte { return bytes.Repeat([]byte(fmt.Sprintf("state %d\n", index)), 500) }
@@ -109,7 +116,8 @@ func sameData(s Store) error {
 	for i := first; i <= last; i++ {
 		var l raft.Log
 		want := logEntry(i)
-		if err := s.Logs.GetLog(i, &l); err != nil || l.Term != want.Term || l.Type != want.Type || !bytes.Equal(l.Data, want.Data) || len(l.Extensions) > 0 {
+		if err := s.Logs.GetLog(i, &l); err != nil || l.Term != want.Term || l.Type != want.Type ||
+			!bytes.Equal(l.Data, want.Data) || len(l.Extensions) > 0 {
 			return fmt.Errorf("entry %d differs (%v)", i, err)
 		}
 	}
@@ -131,7 +139,8 @@ func sameSnapshot(s Store, first uint64) error {
 		if err = errors.Join(err, state.Close()); err != nil {
 			return err
 		}
-		if !bytes.Equal(raw, stateOf(opened.Index)) || opened.Term != 3 || opened.ConfigurationIndex != 7 || len(opened.Configuration.Servers) != 2 ||
+		if !bytes.Equal(raw, stateOf(opened.Index)) || opened.Term != 3 || opened.ConfigurationIndex != 7 ||
+			len(opened.Configuration.Servers) != 2 ||
 			opened.Configuration.Servers[1].Address != "10.0.0.2:8301" {
 			return fmt.Errorf("the snapshot of index %d differs: %+v", opened.Index, opened)
 		}
@@ -219,7 +228,8 @@ type image struct {
 }
 
 func (m image) write(path string) error {
-	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, m.used, 0o600), os.Truncate(path, int64(m.size)))
+	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, m.used, 0o600),
+		os.Truncate(path, int64(m.size)))
 }
 
 // memoryDir gives a folder on a file system in memory where there is one: these

@@ -54,7 +54,9 @@ func (s *Store) Replace(f First) error {
 		return fmt.Errorf("storing the note of the recovery: %w", err)
 	}
 	f.reached(PointNoted)
-	members := raft.Configuration{Servers: []raft.Server{{ID: raft.ServerID(f.ID), Address: raft.ServerAddress(f.Address)}}}
+	members := raft.Configuration{
+		Servers: []raft.Server{{ID: raft.ServerID(f.ID), Address: raft.ServerAddress(f.Address)}},
+	}
 	// The library asks a transport how an address is written.
 	_, plain := raft.NewInmemTransport(raft.ServerAddress(f.Address))
 	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, f.Index, f.Term, members, f.Index, plain)

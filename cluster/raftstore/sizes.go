@@ -138,7 +138,8 @@ func (c *logCache) StoreLogs(logs []*raft.Log) error {
 		c.forget(l.Index)
 		c.byID[l.Index] = l
 		c.bytes += len(l.Data)
-		for i := l.Index - min(l.Index, logCacheEntries); len(c.byID) > 1 && (c.bytes > logCacheBytes || len(c.byID) > logCacheEntries) && i < l.Index; i++ {
+		for i := l.Index - min(l.Index, logCacheEntries); len(c.byID) > 1 &&
+			(c.bytes > logCacheBytes || len(c.byID) > logCacheEntries) && i < l.Index; i++ {
 			c.forget(i)
 		}
 	}

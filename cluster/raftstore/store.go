@@ -98,7 +98,8 @@ func Open(dir string, o Options) (Store, error) {
 		return Store{}, fmt.Errorf("making data directory: %w", err)
 	}
 	slow := time.AfterFunc(slowOpen, func() {
-		o.Logger.Error("cluster: opening the data directory takes long: is the disk all right?", "path", dir, "duration", slowOpen)
+		o.Logger.Error("cluster: opening the data directory takes long: is the disk all right?", "path", dir, "duration",
+			slowOpen)
 	})
 	defer slow.Stop()
 	w := newWatchdog(dir, o.Logger)
@@ -198,7 +199,13 @@ func (s *Store) check(stores Stores, path, dir string, open func(*checkedLogs) e
 		return err
 	}
 	s.Logs, s.sizes = newLogCache(logs), &logs.sizes
-	snapshots := &checkedSnapshots{SnapshotStore: stores.Snapshots, sums: stores.Sums, watchdog: s.watchdog, dir: dir, mark: s.mark}
+	snapshots := &checkedSnapshots{
+		SnapshotStore: stores.Snapshots,
+		sums:          stores.Sums,
+		watchdog:      s.watchdog,
+		dir:           dir,
+		mark:          s.mark,
+	}
 	s.Snapshots = snapshots
 	s.arm = func() { snapshots.armed.Store(true) }
 	if err := s.finishRecovery(snapshots); err != nil {
@@ -225,7 +232,12 @@ func (s *Store) openLog(dir string, logs *checkedLogs, o Options) error {
 }
 
 func otherKind(dir, kind string) error {
-	return fmt.Errorf("data directory %s holds a %q log; set the log store back, or start with an empty directory and let the node join again", dir, kind)
+	return fmt.Errorf(
+		"data directory %s holds a %q log; set the log store back, "+
+			"or start with an empty directory and let the node join again",
+		dir,
+		kind,
+	)
 }
 
 // Get reads a key of the stable store; a missing key is "".

@@ -23,7 +23,14 @@ func (w *Watchdog) checkDir() error {
 		return fmt.Errorf("looking for room in %s: %w", w.dir, err)
 	}
 	if free < minFree {
-		return fmt.Errorf("the file system of %s has %d MiB left and the node needs %d: make room and start it again; nothing that was acknowledged is lost (%s)", w.dir, free>>20, minFree>>20, runbook)
+		return fmt.Errorf(
+			"the file system of %s has %d MiB left and the node needs %d: make room and start it again; "+
+				"nothing that was acknowledged is lost (%s)",
+			w.dir,
+			free>>20,
+			minFree>>20,
+			runbook,
+		)
 	}
 	if err := forgetCached(w.dir); err != nil {
 		return fmt.Errorf("looking at %s: %w", w.dir, err)
@@ -240,7 +247,8 @@ func (s *Store) newestReadable(snapshots *checkedSnapshots) (index uint64, refus
 	}
 	for _, id := range ids { // those that List leaves out
 		if !slices.ContainsFunc(list, func(m *raft.SnapshotMeta) bool { return m.ID == id }) {
-			refused = snapshots.watchdog.damaged(filepath.Join(snapshots.dir, id, "meta.json"), "it can't be read, or is not of that snapshot")
+			refused = snapshots.watchdog.damaged(filepath.Join(snapshots.dir, id, "meta.json"),
+				"it can't be read, or is not of that snapshot")
 		}
 	}
 	for _, meta := range list {

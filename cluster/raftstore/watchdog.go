@@ -190,12 +190,14 @@ func (w *Watchdog) check(now time.Time) {
 	w.mu.Unlock()
 	switch {
 	case w.slow && !was:
-		w.logger.Error("cluster: the disk does not answer; this node stops leading until it does", "path", w.dir, "duration", age, "error", oldest.what)
+		w.logger.Error("cluster: the disk does not answer; this node stops leading until it does", "path", w.dir,
+			"duration", age, "error", oldest.what)
 	case !w.slow && was:
 		w.logger.Warn("cluster: the disk answers again", "path", w.dir)
 	}
 	if age >= hangAfter {
-		_ = w.fail(fmt.Errorf("%s has taken %s: the disk hangs; look at the disk below %s and start the node again (%s)", oldest.what, age.Round(time.Second), w.dir, runbook))
+		_ = w.fail(fmt.Errorf("%s has taken %s: the disk hangs; look at the disk below %s and start the node again (%s)",
+			oldest.what, age.Round(time.Second), w.dir, runbook))
 	}
 }
 
@@ -243,13 +245,25 @@ func (s *Store) MarkEnd() error {
 func (w *Watchdog) advice(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Sprintf("make room on the file system of %s and start the node again; nothing that was acknowledged is lost (%s)", w.dir, runbook)
+		return fmt.Sprintf(
+			"make room on the file system of %s and start the node again; nothing that was acknowledged is lost (%s)",
+			w.dir,
+			runbook,
+		)
 	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Sprintf("make %s writable for this process and start the node again (%s)", w.dir, runbook)
 	case errors.Is(err, wal.ErrSealed):
-		return fmt.Sprintf("the log's next file could not be made, the log says why (\"rotate error\"): repair that, make room if there is none, and start the node again; nothing that was acknowledged is lost (%s)", runbook)
+		return fmt.Sprintf(
+			"the log's next file could not be made, the log says why (\"rotate error\"): repair that, "+
+				"make room if there is none, and start the node again; nothing that was acknowledged is lost (%s)",
+			runbook,
+		)
 	}
-	return fmt.Sprintf("do not trust this disk: give the node another one, with an empty data directory, and it fetches everything from the others (%s)", runbook)
+	return fmt.Sprintf(
+		"do not trust this disk: give the node another one, with an empty data directory, "+
+			"and it fetches everything from the others (%s)",
+		runbook,
+	)
 }
 
 // refusedBySystem: the operating system refused, so the files are not to blame.
@@ -260,7 +274,8 @@ func refusedBySystem(err error) bool {
 
 // damaged is the error of a file that can't be trusted.
 func (w *Watchdog) damaged(path, format string, args ...any) error {
-	return fmt.Errorf("%s is damaged: %s; this node does not work on it, the others go on: move %s away and start the node, and it fetches everything from them (%s)",
+	return fmt.Errorf("%s is damaged: %s; this node does not work on it, the others go on: "+
+		"move %s away and start the node, and it fetches everything from them (%s)",
 		path, fmt.Sprintf(format, args...), w.dir, runbook)
 }
 
@@ -270,5 +285,11 @@ func (s *Store) Remedy() string {
 	if s.watchdog != nil {
 		where = s.watchdog.dir
 	}
-	return fmt.Sprintf("if it is older than another disk of this node, do not run it: move %s away and start the node with an empty one, and it fetches everything from the others; if it is the newest, have the members forget what they know (bivouac operator records --clear) (%s)", where, runbook)
+	return fmt.Sprintf(
+		"if it is older than another disk of this node, do not run it: move %s away and start the node with an empty one, "+
+			"and it fetches everything from the others; if it is the newest, have the members forget what they know (bivouac "+
+			"operator records --clear) (%s)",
+		where,
+		runbook,
+	)
 }

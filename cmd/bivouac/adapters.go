@@ -15,7 +15,11 @@ import (
 type sandboxLogs struct{ logs scheduler.Logs }
 
 // Logs reads what a sandbox's task wrote.
-func (l sandboxLogs) Logs(ctx context.Context, clusterID, sandboxID string, part httpapi.LogPart) (io.ReadCloser, error) {
+func (l sandboxLogs) Logs(
+	ctx context.Context,
+	clusterID, sandboxID string,
+	part httpapi.LogPart,
+) (io.ReadCloser, error) {
 	return l.logs.Logs(ctx, scheduler.Job{ClusterID: clusterID, SandboxID: sandboxID}, scheduler.LogPart(part))
 }
 
@@ -47,8 +51,17 @@ func (s sandboxClients) TryMove(ctx context.Context, from string, avoid []string
 type agentServers struct{ client *agent.Client }
 
 // SendMessage sends a message to a conversation.
-func (a agentServers) SendMessage(ctx context.Context, baseURL, key, conversationID string, msg httpapi.AgentMessage) error {
-	m := agent.Message{ID: msg.EventID, Role: msg.Role, Run: msg.Run, Content: make([]agent.ContentBlock, len(msg.Content))}
+func (a agentServers) SendMessage(
+	ctx context.Context,
+	baseURL, key, conversationID string,
+	msg httpapi.AgentMessage,
+) error {
+	m := agent.Message{
+		ID:      msg.EventID,
+		Role:    msg.Role,
+		Run:     msg.Run,
+		Content: make([]agent.ContentBlock, len(msg.Content)),
+	}
 	for i, b := range msg.Content {
 		m.Content[i] = agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt}
 	}
@@ -72,7 +85,11 @@ func agentError(err error) error {
 
 // ExecutionStatuses returns the status of each conversation that the agent server knows, by its
 // hex id.
-func (a agentServers) ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error) {
+func (a agentServers) ExecutionStatuses(
+	ctx context.Context,
+	baseURL, key string,
+	ids []string,
+) (map[string]string, error) {
 	statuses := make(map[string]string, len(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), agent.MaxIDs)

@@ -37,7 +37,8 @@ again. A copy that is older than what the other members know is still refused.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, release()) }()
-			if err := p.confirm(yes, "Is %s the newest state, and is the directory it came from never started again?", found.dir); err != nil {
+			if err := p.confirm(yes, "Is %s the newest state, and is the directory it came from never started again?",
+				found.dir); err != nil {
 				return err
 			}
 			err = withProgress(cmd.Context(), p.stderr, "verifying "+found.dir, func(context.Context) error {
@@ -51,7 +52,8 @@ again. A copy that is older than what the other members know is still refused.`,
 			if err != nil {
 				return err
 			}
-			return p.done(&apiFlags{asJSON: asJSON}, map[string]any{"adopted": found.nodes}, "%s is adopted; start the program on it", found.dir)
+			return p.done(&apiFlags{asJSON: asJSON}, map[string]any{"adopted": found.nodes},
+				"%s is adopted; start the program on it", found.dir)
 		},
 	}
 	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of the node, which is stopped")

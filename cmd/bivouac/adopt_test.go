@@ -19,7 +19,8 @@ func TestDev_CopiedFolderIsAdoptedFirst(t *testing.T) {
 	if out, err := exec.Command("cp", "-a", dir, copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if c, err := openDev(devOptions{dataDir: copied, nodes: 3, logLevel: "debug"}); err == nil || !strings.Contains(err.Error(), "adopt-disk") {
+	if c, err := openDev(devOptions{dataDir: copied, nodes: 3, logLevel: "debug"}); err == nil ||
+		!strings.Contains(err.Error(), "adopt-disk") {
 		t.Fatalf("the copy: %v, %v", c, err)
 	}
 	code, _, stderr := runCommand(t, nil, "operator", "adopt-disk", "--dev", copied)
@@ -27,7 +28,8 @@ func TestDev_CopiedFolderIsAdoptedFirst(t *testing.T) {
 		t.Errorf("without an answer: exit %d: %s", code, stderr)
 	}
 	for _, args := range [][]string{{}, {"--dev", copied, "--config", "x"}, {"--dev", t.TempDir()}} {
-		if code, _, stderr := runCommand(t, nil, append([]string{"operator", "adopt-disk", "--yes"}, args...)...); code != exitUsage {
+		if code, _, stderr := runCommand(t, nil,
+			append([]string{"operator", "adopt-disk", "--yes"}, args...)...); code != exitUsage {
 			t.Errorf("%v: exit %d: %s", args, code, stderr)
 		}
 	}
@@ -48,14 +50,16 @@ func TestServer_CopiedDirectoryIsAdoptedFirst(t *testing.T) {
 	n := s.nodes[2]
 	n.terminate(t)
 	data := filepath.Join(n.dir, "data")
-	if out, err := exec.Command("sh", "-c", "cp -a "+data+" "+data+".copy && rm -r "+data+" && mv "+data+".copy "+data).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-c",
+		"cp -a "+data+" "+data+".copy && rm -r "+data+" && mv "+data+".copy "+data).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	n.start()
 	if code := n.process.wait(t); code != exitFailed || !strings.Contains(n.process.stderr.String(), "is a copy") {
 		t.Errorf("the copy: exit %d: %s", code, n.process.stderr.String())
 	}
-	if out := mustRun(t, nil, "operator", "adopt-disk", "--yes", "--json", "--config", n.config); !strings.Contains(out, `"adopted"`) {
+	if out := mustRun(t, nil, "operator", "adopt-disk", "--yes", "--json", "--config",
+		n.config); !strings.Contains(out, `"adopted"`) {
 		t.Errorf("adopt-disk printed %q", out)
 	}
 	n.start()

@@ -24,7 +24,8 @@ type apiFlags struct {
 
 func (f *apiFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.address, "address", "", "a node's URL (default $BIVOUAC_ADDR, or "+defaultAddress+")")
-	cmd.Flags().StringVar(&f.keyFile, "api-key-file", "", "file that holds an operator's API key (default: the key itself in $BIVOUAC_API_KEY)")
+	cmd.Flags().StringVar(&f.keyFile, "api-key-file", "",
+		"file that holds an operator's API key (default: the key itself in $BIVOUAC_API_KEY)")
 	cmd.Flags().StringVar(&f.caFile, "ca-file", "", "CA certificate to trust for https (default: the system's)")
 }
 

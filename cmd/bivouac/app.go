@@ -284,7 +284,8 @@ func (a *app) tellDifferences(ctx context.Context) error {
 			blocks, list = append(blocks, blockOf(d.Name)), append(list, differenceText(d))
 		}
 		if len(list) > 0 {
-			a.log.Warn("blocks of this node's file are the cluster's and are ignored: the cluster has others (bivouac config diff)",
+			a.log.Warn("blocks of this node's file are the cluster's and are ignored: "+
+				"the cluster has others (bivouac config diff)",
 				"term", told, "settings", strings.Join(slices.Compact(blocks), ", "), "reason", strings.Join(list, "; "))
 		}
 	}

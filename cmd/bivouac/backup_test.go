@@ -32,7 +32,8 @@ func TestServer_MakesBackups(t *testing.T) {
 			if first = report(n); first.Newest.File == "" || first.Newest.Failure != "" {
 				return fmt.Errorf("%+v", first)
 			}
-			if a, err := n.try(http.MethodGet, "/metrics", nil); err != nil || strings.Contains(string(a.body), "bivouac_backup_age_seconds NaN") {
+			if a, err := n.try(http.MethodGet, "/metrics", nil); err != nil ||
+				strings.Contains(string(a.body), "bivouac_backup_age_seconds NaN") {
 				return errors.New("its age is not among the metrics")
 			}
 		}
@@ -43,7 +44,8 @@ func TestServer_MakesBackups(t *testing.T) {
 		t.Logf("the leader changed meanwhile: %s made it", first.Newest.Node)
 	}
 	made := filepath.Join(s.dir, first.Newest.Node, "backups", first.Newest.File)
-	if out := mustRun(t, nil, "operator", "snapshot", "inspect", made); !strings.Contains(out, "(backup)") || !strings.Contains(out, first.Newest.Node) {
+	if out := mustRun(t, nil, "operator", "snapshot", "inspect", made); !strings.Contains(out, "(backup)") ||
+		!strings.Contains(out, first.Newest.Node) {
 		t.Errorf("%s", out)
 	}
 	maker := s.nodes[leader].caller

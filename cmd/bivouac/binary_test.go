@@ -127,7 +127,8 @@ func TestBinary_DevStopsOnInterruptAndGreetsReadably(t *testing.T) {
 		t.Errorf("the line %q printed %s, %v", line, out, err)
 	}
 	second := startChild(t, dir, "dev", "--http-port", "0")
-	if code := second.wait(t); code != exitFailed || !strings.Contains(second.stderr.String(), "is in use by another bivouac") || strings.Count(second.stderr.String(), "\n") != 1 {
+	if code := second.wait(t); code != exitFailed || !strings.Contains(second.stderr.String(),
+		"is in use by another bivouac") || strings.Count(second.stderr.String(), "\n") != 1 {
 		t.Errorf("a second instance: exit %d: %s", code, second.stderr.String())
 	}
 	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -158,7 +159,8 @@ func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
 	writers := make([]*writer, len(nodes))
 	for i, n := range nodes {
 		var made keyInfo
-		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys", map[string]any{"user": fmt.Sprintf("writer%d", i), "name": "test"}).json(t, &made)
+		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys",
+			map[string]any{"user": fmt.Sprintf("writer%d", i), "name": "test"}).json(t, &made)
 		writers[i] = &writer{key: made.Key}
 	}
 	var sandboxes []string
@@ -183,7 +185,8 @@ func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
 			for _, n := range nodes {
 				got := caller{base: n.base, key: w.key}.language(t)
 				if got < w.acknowledged || got > w.sent {
-					t.Errorf("round %d: writer %d: %s shows %d; %d was acknowledged, %d sent", round, i, n.base, got, w.acknowledged, w.sent)
+					t.Errorf("round %d: writer %d: %s shows %d; %d was acknowledged, %d sent", round, i, n.base, got, w.acknowledged,
+						w.sent)
 				}
 			}
 		}
@@ -248,7 +251,8 @@ func TestBinary_SecondSignalEndsItAtOnceAndHangupReadsTheLogLevel(t *testing.T) 
 	n.process.signal(t, syscall.SIGTERM)
 	n.process.awaitLog(t, "node stopping")
 	n.process.signal(t, syscall.SIGTERM)
-	if code := n.process.wait(t); code != exitFailed || !strings.Contains(n.process.stderr.String(), "told twice to stop") {
+	if code := n.process.wait(t); code != exitFailed || !strings.Contains(n.process.stderr.String(),
+		"told twice to stop") {
 		t.Errorf("exit %d: %s", code, lastLines(n.process.stderr.String(), 3))
 	}
 }

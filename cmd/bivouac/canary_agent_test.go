@@ -66,10 +66,12 @@ func TestCanary_AnAgentFindsNoKey(t *testing.T) {
 	c.issued(t, "the model's key", modelKey)
 	model := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "look for keys", Tool: "terminal"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": fmt.Sprintf(loot, "native")})), modeltest.Text("Looked.")}},
+			modeltest.Calls(modeltest.Tool("terminal",
+				map[string]any{"command": fmt.Sprintf(loot, "native")})), modeltest.Text("Looked.")}},
 		{When: modeltest.When{User: "look for keys", Tool: "exec_command"}, Answers: []modeltest.Answer{
 			// Codex loses what a command prints in its first moment.
-			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": fmt.Sprintf(loot, "acp"), "yield_time_ms": 30000})),
+			modeltest.Calls(modeltest.Tool("exec_command",
+				map[string]any{"cmd": fmt.Sprintf(loot, "acp"), "yield_time_ms": 30000})),
 			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": laterEnv, "yield_time_ms": 30000})),
 			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": laterEnv, "yield_time_ms": 30000})),
 			modeltest.Text("Looked.")}},
@@ -103,7 +105,9 @@ func (c *robbed) start(t *testing.T, user caller) {
 	t.Helper()
 	var task startTaskInfo
 	user.do(t, http.StatusOK, http.MethodPost, "/api/v1/app-conversations", map[string]any{
-		"initial_message": map[string]any{"content": []any{map[string]any{"type": "text", "text": "look for keys"}}}}).json(t, &task)
+		"initial_message": map[string]any{
+			"content": []any{map[string]any{"type": "text", "text": "look for keys"}},
+		}}).json(t, &task)
 	task = user.awaitTask(t, task.ID)
 	c.conversation = *task.ConversationID
 	c.sandbox = user.awaitSandbox(t, *task.SandboxID, "RUNNING")
@@ -129,7 +133,9 @@ func (c *robbed) copied(t *testing.T) string {
 	t.Helper()
 	id := strings.Repeat("ac", 16)
 	c.agent().do(t, http.StatusCreated, http.MethodPost, "/api/conversations", map[string]any{
-		"conversation_id": id, "workspace": map[string]any{"working_dir": filepath.Join(c.home, c.sandbox.ID, "workspace", "project")},
+		"conversation_id": id, "workspace": map[string]any{
+			"working_dir": filepath.Join(c.home, c.sandbox.ID, "workspace", "project"),
+		},
 		"agent_settings": map[string]any{"agent_kind": "acp", "acp_server": "codex", "llm": map[string]any{
 			"model": "openai/scripted", "base_url": c.r.all[2].base + "/llm/v1", "api_key": c.token}},
 		"initial_message": map[string]any{"content": "look for keys"},
@@ -148,7 +154,8 @@ func (c *robbed) remembers(t *testing.T, modelKey string) {
 	looked := 0
 	for _, dir := range dirs {
 		cmdline, _ := os.ReadFile(dir + "/cmdline") // it may have ended
-		if cwd, err := os.Readlink(dir + "/cwd"); err != nil || !strings.HasPrefix(cwd, c.home) || !bytes.Contains(cmdline, []byte(sandboxAgentName)) {
+		if cwd, err := os.Readlink(dir + "/cwd"); err != nil || !strings.HasPrefix(cwd, c.home) ||
+			!bytes.Contains(cmdline, []byte(sandboxAgentName)) {
 			continue
 		}
 		found := inMemory(t, dir, modelKey, *c.sandbox.SessionAPIKey)
@@ -183,7 +190,8 @@ func inMemory(t *testing.T, dir string, texts ...string) map[string]bool {
 	for line := range strings.Lines(string(maps)) {
 		var from, to int64
 		var mode string
-		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil || !strings.HasPrefix(mode, "rw") || to-from > 64<<20 {
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil || !strings.HasPrefix(mode, "rw") ||
+			to-from > 64<<20 {
 			continue
 		}
 		for ; from < to; from += part {
@@ -206,7 +214,8 @@ func (c *robbed) check(t *testing.T, id, engine string) {
 	eventually(t, engine+" has looked", func() error {
 		c.agent().do(t, http.StatusOK, http.MethodGet, path, nil).json(t, &got)
 		if got.Status == "error" {
-			t.Fatalf("%s failed: %s", engine, c.agent().do(t, http.StatusOK, http.MethodGet, path+"/events/search?limit=100", nil))
+			t.Fatalf("%s failed: %s", engine,
+				c.agent().do(t, http.StatusOK, http.MethodGet, path+"/events/search?limit=100", nil))
 		}
 		if got.Status != "finished" {
 			return fmt.Errorf("it is %s", got.Status)

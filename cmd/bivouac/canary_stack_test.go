@@ -204,7 +204,8 @@ func (s *canarySearch) issueLinks(t *testing.T) {
 		return i.ID == "raw"
 	})].Template
 	pages["ports"].(map[string]any)["WORKER_1"] = 0
-	operator.do(t, http.StatusOK, http.MethodPost, "/api/v1/operator/specs", map[string]any{"specs": []any{map[string]any{"id": "pages", "template": pages}}})
+	operator.do(t, http.StatusOK, http.MethodPost, "/api/v1/operator/specs",
+		map[string]any{"specs": []any{map[string]any{"id": "pages", "template": pages}}})
 
 	s.sandbox = user.startSandboxOf(t, "pages")
 	before := *user.awaitSandbox(t, s.sandbox, "RUNNING").SessionAPIKey
@@ -219,11 +220,13 @@ func (s *canarySearch) issueLinks(t *testing.T) {
 		}
 		s.c.issued(t, "the "+way+" of a page", token)
 		var opened struct{ To string }
-		s.through("").do(t, http.StatusOK, http.MethodPost, "/sandboxes/"+s.sandbox+"/WORKER_1/.bivouac/open", map[string]string{"code": token}).json(t, &opened)
+		s.through("").do(t, http.StatusOK, http.MethodPost, "/sandboxes/"+s.sandbox+"/WORKER_1/.bivouac/open",
+			map[string]string{"code": token}).json(t, &opened)
 		_, pass, _ := strings.Cut(opened.To, "/.bivouac/")
 		pass, _, _ = strings.Cut(pass, "/")
 		s.c.issued(t, "the pass of a "+way, pass)
-		if a, err := s.through("").try(http.MethodGet, opened.To+"/?a=b", nil); err != nil || a.status == http.StatusUnauthorized {
+		if a, err := s.through("").try(http.MethodGet, opened.To+"/?a=b", nil); err != nil ||
+			a.status == http.StatusUnauthorized {
 			t.Errorf("the pass of a %s: %s, %v", way, a, err)
 		}
 	}

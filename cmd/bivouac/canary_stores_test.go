@@ -82,7 +82,8 @@ const clientState = "client/state.db"
 
 // ofTheSandbox reports whether a file of Nomad's is a sandbox's own, or has its environment.
 func ofTheSandbox(path string) bool {
-	return strings.Contains(path, "/alloc/") || strings.Contains(path, "/host_volumes/") || strings.HasSuffix(path, clientState)
+	return strings.Contains(path, "/alloc/") || strings.Contains(path, "/host_volumes/") ||
+		strings.HasSuffix(path, clientState)
 }
 
 func (s *canarySearch) clientState(t *testing.T) {
@@ -93,7 +94,8 @@ func (s *canarySearch) clientState(t *testing.T) {
 	}
 	list := s.leaks(raw)
 	leaks := slices.DeleteFunc(slices.Clone(list), func(v string) bool { return strings.HasPrefix(v, keyOfASandbox) })
-	s.found(t, fmt.Sprintf("Nomad: %s, with the environments (%d keys of sandboxes)", clientState, len(list)-len(leaks)), 1, leaks)
+	s.found(t, fmt.Sprintf("Nomad: %s, with the environments (%d keys of sandboxes)", clientState, len(list)-len(leaks)),
+		1, leaks)
 	shut := false // for others, the file or a folder of Nomad's above it
 	for ; len(path) > len(s.nomad.Dir); path = filepath.Dir(path) {
 		info, err := os.Stat(path)
@@ -156,7 +158,8 @@ func (s *canarySearch) entries(t *testing.T, mount, dir string, each func(path s
 			continue
 		}
 		var raw json.RawMessage
-		if err := s.vault.Do(t.Context(), http.MethodGet, mount+"data/"+dir+name, nil, &raw); err != nil && !errors.As(err, &status) {
+		if err := s.vault.Do(t.Context(), http.MethodGet, mount+"data/"+dir+name, nil, &raw); err != nil &&
+			!errors.As(err, &status) {
 			t.Fatal(err)
 		}
 		each(dir+name, raw)

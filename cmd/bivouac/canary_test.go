@@ -49,9 +49,17 @@ func (c *canaries) settings() map[string]any {
 // mcp returns an MCP configuration with credentials in every place that allows them.
 func (c *canaries) mcp(where string) map[string]any {
 	return map[string]any{
-		"sse_servers":   []any{map[string]any{"url": "https://sse.example.org/?token=" + c.value(where+"-sse-url"), "api_key": c.value(where + "-sse")}},
+		"sse_servers": []any{
+			map[string]any{
+				"url":     "https://sse.example.org/?token=" + c.value(where+"-sse-url"),
+				"api_key": c.value(where + "-sse"),
+			},
+		},
 		"shttp_servers": []any{map[string]any{"url": "https://shttp.example.org/", "api_key": c.value(where + "-shttp")}},
-		"stdio_servers": []any{map[string]any{"name": "s", "command": "c", "args": []string{"--token", c.value(where + "-arg")},
+		"stdio_servers": []any{map[string]any{"name": "s", "command": "c", "args": []string{
+			"--token",
+			c.value(where + "-arg"),
+		},
 			"env": map[string]string{"TOKEN": c.value(where + "-env")}}},
 	}
 }
@@ -62,8 +70,11 @@ func (c *canaries) conversation() map[string]any {
 		"initial_message": map[string]any{"content": []any{map[string]any{"type": "text", "text": "hello"}}},
 		"secrets":         map[string]any{"GIVEN": c.value("given")},
 		"plugins": []any{map[string]any{
-			"source":     "https://user:" + c.value("plugin") + "@git.example.org/p.git",
-			"parameters": map[string]any{"endpoint": c.value("parameter"), "deep": []any{map[string]any{"a": c.value("deep-parameter")}}},
+			"source": "https://user:" + c.value("plugin") + "@git.example.org/p.git",
+			"parameters": map[string]any{
+				"endpoint": c.value("parameter"),
+				"deep":     []any{map[string]any{"a": c.value("deep-parameter")}},
+			},
 		}},
 		"observability_metadata": map[string]any{"trace": c.value("metadata")},
 		"processors": []any{map[string]any{"kind": "SetTitleCallbackProcessor", "channel": c.value("processor"),
@@ -187,13 +198,28 @@ func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 	})
 	var task startTaskInfo
 	check(http.StatusOK, http.MethodPost, "/api/v1/app-conversations", c.conversation()).json(t, &task)
-	check(http.StatusOK, http.MethodPost, "/api/conversations", map[string]any{"initial_user_msg": "hi", "mcp_config": c.mcp("v0")})
+	check(http.StatusOK, http.MethodPost, "/api/conversations",
+		map[string]any{"initial_user_msg": "hi", "mcp_config": c.mcp("v0")})
 
 	for path, body := range map[string]any{
-		"/api/settings":             map[string]any{"llm_api_key": []any{c.value("wrong-llm")}, "mcp_config": map[string]any{"sse_servers": []any{map[string]any{"url": "ftp://" + c.value("wrong-url")}}}},
-		"/api/add-git-providers":    map[string]any{"provider_tokens": map[string]any{"nonsense": map[string]any{"token": c.value("wrong-provider")}}},
-		"/api/v1/app-conversations": map[string]any{"secrets": map[string]any{"OH_NAME": c.value("wrong-secret")}, "plugins": []any{map[string]any{"source": []any{c.value("wrong-plugin")}}}},
-		"/api/conversations":        map[string]any{"mcp_config": map[string]any{"stdio_servers": []any{map[string]any{"name": "a b", "command": "c", "env": map[string]any{"T": c.value("wrong-env")}}}}},
+		"/api/settings": map[string]any{
+			"llm_api_key": []any{c.value("wrong-llm")},
+			"mcp_config":  map[string]any{"sse_servers": []any{map[string]any{"url": "ftp://" + c.value("wrong-url")}}},
+		},
+		"/api/add-git-providers": map[string]any{
+			"provider_tokens": map[string]any{"nonsense": map[string]any{"token": c.value("wrong-provider")}},
+		},
+		"/api/v1/app-conversations": map[string]any{
+			"secrets": map[string]any{"OH_NAME": c.value("wrong-secret")},
+			"plugins": []any{map[string]any{"source": []any{c.value("wrong-plugin")}}},
+		},
+		"/api/conversations": map[string]any{
+			"mcp_config": map[string]any{
+				"stdio_servers": []any{
+					map[string]any{"name": "a b", "command": "c", "env": map[string]any{"T": c.value("wrong-env")}},
+				},
+			},
+		},
 	} {
 		check(http.StatusUnprocessableEntity, http.MethodPost, path, body)
 	}
@@ -202,7 +228,13 @@ func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 	caller{base: n.base, key: "bvk_" + c.value("key")}.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
 
 	n.awaitTask(t, task.ID)
-	for _, path := range []string{"/api/v1/app-conversations/start-tasks?ids=" + task.ID, "/api/v1/app-conversations", "/api/v1/sandboxes/search", "/metrics", "/server_info"} {
+	for _, path := range []string{
+		"/api/v1/app-conversations/start-tasks?ids=" + task.ID,
+		"/api/v1/app-conversations",
+		"/api/v1/sandboxes/search",
+		"/metrics",
+		"/server_info",
+	} {
 		check(http.StatusOK, http.MethodGet, path, nil)
 	}
 	return append(tasks, task.ID)
@@ -212,7 +244,13 @@ func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 func (c *canaries) addresses(check func(want int, method, path string, body any) answer) {
 	start, v0 := "/api/v1/app-conversations", "/api/conversations"
 	task := func(repo string) map[string]any {
-		return map[string]any{"git_provider": "github", "task_type": "OPEN_ISSUE", "repo": repo, "issue_number": 1, "title": "t"}
+		return map[string]any{
+			"git_provider": "github",
+			"task_type":    "OPEN_ISSUE",
+			"repo":         repo,
+			"issue_number": 1,
+			"title":        "t",
+		}
 	}
 	for i, one := range []struct {
 		path string
@@ -233,8 +271,13 @@ func (c *canaries) addresses(check func(want int, method, path string, body any)
 			return map[string]any{"create_microagent": map[string]any{"repo": url}}
 		}},
 	} {
-		for _, form := range []string{"https://user:%s@example.org/a/b", "https://%s@example.org/a/b", "user:%s@example.org/a/b"} {
-			check(http.StatusUnprocessableEntity, http.MethodPost, one.path, one.body(fmt.Sprintf(form, c.value(fmt.Sprintf("address-%d", i)))))
+		for _, form := range []string{
+			"https://user:%s@example.org/a/b",
+			"https://%s@example.org/a/b",
+			"user:%s@example.org/a/b",
+		} {
+			check(http.StatusUnprocessableEntity, http.MethodPost, one.path,
+				one.body(fmt.Sprintf(form, c.value(fmt.Sprintf("address-%d", i)))))
 		}
 	}
 }

@@ -62,7 +62,8 @@ func (c *fileCertificate) reload() (changed bool, err error) {
 	for i, name := range []string{c.certFile, c.keyFile} {
 		info, err := os.Stat(name)
 		if err != nil {
-			return false, fmt.Errorf("reading the HTTP certificate: %s; put the file back (bivouac runbook certificates)", oneLine(err))
+			return false, fmt.Errorf("reading the HTTP certificate: %s; put the file back (bivouac runbook certificates)",
+				oneLine(err))
 		}
 		times[i] = info.ModTime()
 	}
@@ -71,7 +72,8 @@ func (c *fileCertificate) reload() (changed bool, err error) {
 	}
 	pair, err := peernet.ReadPair(c.certFile, c.keyFile)
 	if err != nil {
-		return false, fmt.Errorf("reading the HTTP certificate: %w; put a certificate and its key there, as PEM (bivouac runbook certificates)", err)
+		return false, fmt.Errorf("reading the HTTP certificate: %w; put a certificate and its key there, "+
+			"as PEM (bivouac runbook certificates)", err)
 	}
 	c.loaded, c.changed = pair, times
 	return true, nil

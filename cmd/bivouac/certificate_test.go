@@ -49,7 +49,8 @@ func (p *paper) issue(t testing.TB) peernet.PEM {
 
 func (p *paper) write(t testing.TB, pair peernet.PEM) {
 	t.Helper()
-	if err := errors.Join(os.WriteFile(p.certFile, pair.Certificate, 0o600), os.WriteFile(p.keyFile, pair.Key, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(p.certFile, pair.Certificate, 0o600),
+		os.WriteFile(p.keyFile, pair.Key, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -89,7 +90,11 @@ func TestCertificate_DamagedFilesAreNamedAndNotTaken(t *testing.T) {
 		"a certificate that can't be read": {false, makeDir, "is a directory"},
 		"a key that can't be read":         {true, makeDir, "is a directory"},
 		"text":                             {false, put([]byte("not a certificate\n")), "no certificate in"},
-		"half a chain":                     {false, put(append(otherPair.Certificate, other.ca.Certificate[:200]...)), "is damaged"},
+		"half a chain": {
+			false,
+			put(append(otherPair.Certificate, other.ca.Certificate[:200]...)),
+			"is damaged",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPaper(t)
@@ -230,8 +235,10 @@ func TestCertificate_NoFlippedBitReachesAClient(t *testing.T) {
 		if err := os.WriteFile(name, whole, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s: of %d flips %d are refused, %d more by clients, %d harmless", filepath.Base(name), len(block.Bytes), refused, byClients, harmless)
-		if refused == 0 || name == p.certFile && (byClients == 0 || harmless != 0) || name == p.keyFile && (byClients != 0 || harmless == 0) {
+		t.Logf("%s: of %d flips %d are refused, %d more by clients, %d harmless", filepath.Base(name), len(block.Bytes),
+			refused, byClients, harmless)
+		if refused == 0 || name == p.certFile && (byClients == 0 || harmless != 0) ||
+			name == p.keyFile && (byClients != 0 || harmless == 0) {
 			t.Error("that is not what is expected of this file")
 		}
 	}
@@ -266,7 +273,8 @@ func shownTo(t *testing.T, roots *x509.CertPool, c *fileCertificate) ([]byte, er
 func TestServer_DamagedCertificatesKeepItFromStarting(t *testing.T) {
 	t.Parallel()
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
-	secure := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), https: true})
+	secure := newServers(t,
+		serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), https: true})
 	for _, test := range []struct {
 		s    *serverCluster
 		node int

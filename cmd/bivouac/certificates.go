@@ -49,15 +49,31 @@ type certificates struct {
 }
 
 // newCertificates registers the metrics.
-func newCertificates(o certificateOptions, creds *peernet.Credentials, files peernet.TLSFiles, log *slog.Logger, registry prometheus.Registerer) (*certificates, error) {
+func newCertificates(
+	o certificateOptions,
+	creds *peernet.Credentials,
+	files peernet.TLSFiles,
+	log *slog.Logger,
+	registry prometheus.Registerer,
+) (*certificates, error) {
 	c := &certificates{log: log}
 	remedy := "renew it with \"bivouac tls renew\" and copy both files to the node; it reads them without a restart"
 	if o.issue != nil {
 		remedy = "the node could not renew it: see what it logs about that, or " + remedy
 	}
 	c.dated = []*datedCertificate{
-		{name: certificatePeer, path: files.CertFile, remedy: remedy, expires: func() time.Time { return creds.Leaf().NotAfter }},
-		{name: certificatePeerCA, path: files.CAFile, remedy: "replace the CA on all nodes, step by step", expires: creds.CAExpiry},
+		{
+			name:    certificatePeer,
+			path:    files.CertFile,
+			remedy:  remedy,
+			expires: func() time.Time { return creds.Leaf().NotAfter },
+		},
+		{
+			name:    certificatePeerCA,
+			path:    files.CAFile,
+			remedy:  "replace the CA on all nodes, step by step",
+			expires: creds.CAExpiry,
+		},
 	}
 	if o.http != nil {
 		c.dated = append(c.dated, &datedCertificate{
@@ -68,7 +84,8 @@ func newCertificates(o certificateOptions, creds *peernet.Credentials, files pee
 	collectors := make([]prometheus.Collector, 0, len(c.dated)+2)
 	for _, d := range c.dated {
 		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "bivouac_certificate_expiry_timestamp_seconds", Help: "When a certificate of the node expires, in Unix seconds.",
+			Name:        "bivouac_certificate_expiry_timestamp_seconds",
+			Help:        "When a certificate of the node expires, in Unix seconds.",
 			ConstLabels: prometheus.Labels{"name": d.name},
 		}, func() float64 { return float64(d.expires().Unix()) }))
 	}
@@ -83,14 +100,15 @@ func newCertificates(o certificateOptions, creds *peernet.Credentials, files pee
 			Help: "When this process last renewed the peer certificate, in Unix seconds; 0 for not yet.",
 		})
 		collectors = append(collectors, renewals, last)
-		c.renewal = &peernet.Renewal{Credentials: creds, Issue: o.issue, Replace: durable.Replace, Logger: log, Done: func(err error) {
-			if err != nil {
-				renewals.WithLabelValues("failed").Inc()
-				return
-			}
-			renewals.WithLabelValues("ok").Inc()
-			last.SetToCurrentTime()
-		}}
+		c.renewal = &peernet.Renewal{Credentials: creds, Issue: o.issue, Replace: durable.Replace, Logger: log,
+			Done: func(err error) {
+				if err != nil {
+					renewals.WithLabelValues("failed").Inc()
+					return
+				}
+				renewals.WithLabelValues("ok").Inc()
+				last.SetToCurrentTime()
+			}}
 	}
 	for _, one := range collectors {
 		if err := registry.Register(one); err != nil {

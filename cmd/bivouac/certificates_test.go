@@ -92,10 +92,12 @@ func TestCertificates_AreWarnedOfInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDated(t, 30*day, certificateOptions{})
 		begin := time.Now()
-		if got := d.gauge("bivouac_certificate_expiry_timestamp_seconds", "name=peer"); got != float64(begin.Add(30*day).Unix()) {
+		if got := d.gauge("bivouac_certificate_expiry_timestamp_seconds",
+			"name=peer"); got != float64(begin.Add(30*day).Unix()) {
 			t.Errorf("the metric says %v", got)
 		}
-		if got := d.gauge("bivouac_certificate_expiry_timestamp_seconds", "name=peer_ca"); got != float64(begin.Add(3650*day).Unix()) {
+		if got := d.gauge("bivouac_certificate_expiry_timestamp_seconds",
+			"name=peer_ca"); got != float64(begin.Add(3650*day).Unix()) {
 			t.Errorf("the CA's metric says %v", got)
 		}
 		warn := func(after time.Duration) { d.c.warn(begin.Add(after)) }
@@ -117,7 +119,8 @@ func TestCertificates_AreWarnedOfInTime(t *testing.T) {
 			}
 		}
 		warn(30 * day)
-		if got := d.c.expiredNames(begin.Add(30 * day)); len(got) != 1 || got[0] != "peer" || len(d.c.expiredNames(begin.Add(29*day))) != 0 {
+		if got := d.c.expiredNames(begin.Add(30 * day)); len(got) != 1 || got[0] != "peer" ||
+			len(d.c.expiredNames(begin.Add(29*day))) != 0 {
 			t.Errorf("expired: %v", got)
 		}
 		if d.lines("level=ERROR", "certificate has expired") != 1 {
@@ -150,9 +153,13 @@ func TestCertificates_ThatRenewThemselvesAreNotWarnedOf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var d *dated
-		d = newDated(t, 30*day, certificateOptions{issue: func(ctx context.Context, former *x509.Certificate) (peernet.PEM, error) {
-			return peernet.CAIssuer(d.dir.ca(), d.dir.caKey(), 30*day)(ctx, former)
-		}})
+		d = newDated(
+			t,
+			30*day,
+			certificateOptions{issue: func(ctx context.Context, former *x509.Certificate) (peernet.PEM, error) {
+				return peernet.CAIssuer(d.dir.ca(), d.dir.caKey(), 30*day)(ctx, former)
+			}},
+		)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- d.c.run(ctx) }()
@@ -164,10 +171,12 @@ func TestCertificates_ThatRenewThemselvesAreNotWarnedOf(t *testing.T) {
 		if d.lines("level=WARN")+d.lines("level=ERROR") != 0 || d.lines("certificate renewed") != 3 {
 			t.Errorf("in 65 days:\n%s", d.log.String())
 		}
-		if ok, failed := d.gauge("bivouac_certificate_renewals_total", "result=ok"), d.gauge("bivouac_certificate_renewals_total", "result=failed"); ok != 3 || failed != 0 {
+		if ok, failed := d.gauge("bivouac_certificate_renewals_total",
+			"result=ok"), d.gauge("bivouac_certificate_renewals_total", "result=failed"); ok != 3 || failed != 0 {
 			t.Errorf("%v renewals, %v failures", ok, failed)
 		}
-		if last := d.gauge("bivouac_certificate_last_renewal_timestamp_seconds", ""); time.Since(time.Unix(int64(last), 0)) > 8*day {
+		if last := d.gauge("bivouac_certificate_last_renewal_timestamp_seconds",
+			""); time.Since(time.Unix(int64(last), 0)) > 8*day {
 			t.Errorf("the last renewal was at %v", last)
 		}
 	})
@@ -194,7 +203,8 @@ func TestTLS_RenewAndShow(t *testing.T) {
 		t.Errorf("a new certificate is good for %v", left)
 	}
 	out := mustRun(t, nil, "tls", "renew", "--dir", dir)
-	if !strings.Contains(out, "n1.pem  not due, until ") || !strings.Contains(out, "n2.pem  renewed, until ") || !strings.Contains(out, "(29 days left)") {
+	if !strings.Contains(out, "n1.pem  not due, until ") || !strings.Contains(out, "n2.pem  renewed, until ") ||
+		!strings.Contains(out, "(29 days left)") {
 		t.Errorf("it prints:\n%s", out)
 	}
 	if !leaf("n1").Equal(n1) || leaf("n2").Equal(n2) || leaf("n2").VerifyHostname("10.1.0.12") != nil {
@@ -211,16 +221,19 @@ func TestTLS_RenewAndShow(t *testing.T) {
 			t.Errorf("it lacks %q:\n%s", want, out)
 		}
 	}
-	if code, _, stderr := runCommand(t, nil, "tls", "show", d.node("n1").KeyFile); code != exitFailed || !strings.Contains(stderr, "n1-key.pem: it holds a private key; name the file of the key's certificate") {
+	if code, _, stderr := runCommand(t, nil, "tls", "show", d.node("n1").KeyFile); code != exitFailed ||
+		!strings.Contains(stderr, "n1-key.pem: it holds a private key; name the file of the key's certificate") {
 		t.Errorf("a key: exit %d, %s", code, stderr)
 	}
-	if code, _, stderr := runCommand(t, nil, "tls", "renew", "--dir", t.TempDir()); code != exitFailed || !strings.Contains(stderr, "no node's certificate") {
+	if code, _, stderr := runCommand(t, nil, "tls", "renew", "--dir", t.TempDir()); code != exitFailed ||
+		!strings.Contains(stderr, "no node's certificate") {
 		t.Errorf("an empty folder: exit %d, %s", code, stderr)
 	}
 	if err := os.Remove(d.caKey()); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := runCommand(t, nil, "tls", "renew", "--dir", dir, "--all"); code != exitFailed || !strings.Contains(stderr, "ca-key.pem") {
+	if code, _, stderr := runCommand(t, nil, "tls", "renew", "--dir", dir, "--all"); code != exitFailed ||
+		!strings.Contains(stderr, "ca-key.pem") {
 		t.Errorf("without the CA's key: exit %d, %s", code, stderr)
 	}
 }

@@ -32,7 +32,8 @@ func notEmpty(s string) error {
 
 func isNodeName(s string) error {
 	if !nodeNamePattern.MatchString(s) {
-		return fmt.Errorf("%q must be 1 to 63 characters of a-z, 0-9 and \"-\", beginning and ending with a letter or digit", s)
+		return fmt.Errorf("%q must be 1 to 63 characters of a-z, 0-9 and \"-\", "+
+			"beginning and ending with a letter or digit", s)
 	}
 	return nil
 }
@@ -138,7 +139,8 @@ func isSandboxURL(s string) error {
 // isDomain accepts a lower-case domain name.
 func isDomain(s string) error {
 	u, err := url.Parse("http://" + s)
-	if err != nil || u.Host != s || u.Port() != "" || s != strings.ToLower(s) || !strings.Contains(s, ".") || strings.Trim(s, ".*") != s {
+	if err != nil || u.Host != s || u.Port() != "" || s != strings.ToLower(s) || !strings.Contains(s, ".") ||
+		strings.Trim(s, ".*") != s {
 		return fmt.Errorf("%q must be a lower-case domain such as \"sandboxes.example.org\"", s)
 	}
 	return nil
@@ -148,7 +150,8 @@ func isDomain(s string) error {
 func isURLPattern(s string) error {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(strings.ReplaceAll(s, ":{port}", "")))
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return fmt.Errorf("%q must be a URL such as \"http://{address}:{port}\" or \"https://{name}-{sandbox}.example.org\"", s)
+		return fmt.Errorf("%q must be a URL such as \"http://{address}:{port}\" or "+
+			"\"https://{name}-{sandbox}.example.org\"", s)
 	}
 	return nil
 }

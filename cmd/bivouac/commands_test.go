@@ -149,7 +149,8 @@ func TestCommands_Version(t *testing.T) {
 	if code, stdout, _ := runCommand(t, nil, "version"); code != exitOK || !strings.HasPrefix(stdout, "bivouac ") {
 		t.Errorf("exit %d: %s", code, stdout)
 	}
-	if code, stdout, _ := runCommand(t, nil, "version", "--json"); code != exitOK || !strings.Contains(stdout, `"go":"go1.`) {
+	if code, stdout, _ := runCommand(t, nil, "version", "--json"); code != exitOK ||
+		!strings.Contains(stdout, `"go":"go1.`) {
 		t.Errorf("exit %d: %s", code, stdout)
 	}
 }
@@ -169,7 +170,12 @@ func TestTLS_InitAndIssue(t *testing.T) {
 	run(exitOK, "n1-key.pem", "issue", "--dir", dir, "--node", "n1", "--host", "127.0.0.1", "--host", "localhost")
 	run(exitOK, "n1-key.pem", "issue", "--dir", dir, "--node", "n1", "--days", "30")
 	run(exitFailed, "can't be added", "issue", "--dir", dir, "--node", "n2", "--host", "n1.node.bivouac")
-	for name, mode := range map[string]os.FileMode{"ca.pem": 0o644, "ca-key.pem": 0o600, "n1.pem": 0o644, "n1-key.pem": 0o600} {
+	for name, mode := range map[string]os.FileMode{
+		"ca.pem":     0o644,
+		"ca-key.pem": 0o600,
+		"n1.pem":     0o644,
+		"n1-key.pem": 0o600,
+	} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v, want mode %o", name, info, err, mode)
@@ -204,7 +210,10 @@ func TestDev_WhatCanNotStartIsOneLine(t *testing.T) {
 		want string
 		args []string
 	}{
-		"port in use":      {"port " + port + " is in use; choose others with --http-port", []string{"--data-dir", t.TempDir(), "--nodes", "1", "--http-port", port}},
+		"port in use": {
+			"port " + port + " is in use; choose others with --http-port",
+			[]string{"--data-dir", t.TempDir(), "--nodes", "1", "--http-port", port},
+		},
 		"a file":           {"the data directory can't be used: ", []string{"--data-dir", file}},
 		"not to be made":   {"the data directory can't be used: ", []string{"--data-dir", filepath.Join(file, "below")}},
 		"second instance":  {"is in use by another bivouac", []string{"--data-dir", locked}},
@@ -276,10 +285,11 @@ func TestLayout_PeerPortsAreRemembered(t *testing.T) {
 func TestProgress_SaysWhatItWaitsFor(t *testing.T) {
 	said := make(chan string, 10)
 	var got string
-	err := withProgress(t.Context(), writerFunc(func(b []byte) { said <- string(b) }), "counting", func(context.Context) error {
-		got = <-said
-		return nil
-	})
+	err := withProgress(t.Context(), writerFunc(func(b []byte) { said <- string(b) }), "counting",
+		func(context.Context) error {
+			got = <-said
+			return nil
+		})
 	if err != nil || !strings.HasPrefix(got, "counting ... ") {
 		t.Errorf("said %q, %v", got, err)
 	}

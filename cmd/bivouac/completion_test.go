@@ -27,7 +27,8 @@ func TestCompletion_InTheShells(t *testing.T) {
 			COMP_WORDS=(bivouac runbook dis) COMP_CWORD=2 COMP_LINE="bivouac runbook dis" COMP_POINT=19 COMP_TYPE=9
 			__start_bivouac
 			echo "${COMPREPLY[@]}"`,
-		"zsh":  `autoload -Uz compinit && compinit -D; source ./script; echo $_comps[bivouac]; bivouac __complete runbook dis`,
+		"zsh": `autoload -Uz compinit && compinit -D; source ./script; echo $_comps[bivouac]; ` +
+			`bivouac __complete runbook dis`,
 		"fish": `source ./script; complete --do-complete "bivouac runbook dis"`,
 	} {
 		t.Run(shell, func(t *testing.T) {

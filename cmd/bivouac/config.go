@@ -222,9 +222,12 @@ func defaultConfig() Config {
 		Raft:  RaftConfig{DeadAfter: cluster.DefaultConfig().DeadAfter},
 		Nomad: NomadConfig{VolumePlugin: jobs.VolumePlugin, LostAfter: jobs.LostAfter},
 		Vault: VaultConfig{Mount: "secret", Prefix: "bivouac", AuthMount: "approle",
-			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention, CollectInterval: sched.CollectInterval},
-		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout, PauseGrace: sched.PauseGrace,
-			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL, Wake: api.Proxy.Wake, MaxStale: api.Proxy.MaxStale},
+			UnreferencedGrace: secrets.DefaultGrace, SecretRetention: secrets.DefaultRetention,
+			CollectInterval: sched.CollectInterval},
+		Sandboxes: SandboxesConfig{StartTimeout: sched.StartTimeout, StopTimeout: sched.StopTimeout,
+			PauseGrace:     sched.PauseGrace,
+			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL,
+			Wake: api.Proxy.Wake, MaxStale: api.Proxy.MaxStale},
 		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, RatePerSecond: defaultRate,
 			ConnectionsPerAddress: api.MaxConnectionsPerAddress, User: user, Installation: all, OnLimit: fsm.OnLimitRefuse},
 		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens}, LLM: LLMConfig{Gateway: true},
@@ -293,7 +296,8 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "workspaces", decode: c.Workspaces.decode},
 		{name: "log", decode: c.Log.decode},
 		{name: "metrics", decode: func(b *hcl.Block) hcl.Diagnostics {
-			return decodeBody(b.Body, []attr{{name: "address", required: true, set: setString(&c.Metrics, isListenAddress)}}, nil)
+			return decodeBody(b.Body, []attr{{name: "address", required: true, set: setString(&c.Metrics, isListenAddress)}},
+				nil)
 		}},
 	}, c.clusterBlocks()...))
 	if c.Nomad.Variable == "" {
@@ -304,7 +308,9 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		}
 	}
 	if c.BootstrapExpect != 1 && len(c.RetryJoin) == 0 {
-		diags = append(diags, problem(body.MissingItemRange(), "retry_join is required unless bootstrap_expect is 1: the node could not find the others"))
+		diags = append(diags,
+			problem(body.MissingItemRange(),
+				"retry_join is required unless bootstrap_expect is 1: the node could not find the others"))
 	}
 	return diags
 }
@@ -345,7 +351,8 @@ func (c *PeerConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		diags = append(diags, problem(b.DefRange, "peer: ca_key_file and vault_pki are two ways to the same: choose one"))
 	}
 	if c.renews() && c.CertFile == c.KeyFile {
-		diags = append(diags, problem(b.DefRange, "peer: cert_file and key_file must be two files where the node renews them"))
+		diags = append(diags,
+			problem(b.DefRange, "peer: cert_file and key_file must be two files where the node renews them"))
 	}
 	if c.Advertise == "" && c.Address != "" && isPeerAddress(c.Address) != nil {
 		diags = append(diags, problem(b.DefRange, "peer: advertise is required, since others can't reach %q", c.Address))
@@ -371,10 +378,12 @@ func (c *RaftConfig) decode(b *hcl.Block) hcl.Diagnostics {
 	}, nil)
 	heartbeat, election, lease := c.timers()
 	if election < heartbeat {
-		diags = append(diags, problem(b.DefRange, "raft: election_timeout (%s) must not be below heartbeat_timeout (%s)", election, heartbeat))
+		diags = append(diags,
+			problem(b.DefRange, "raft: election_timeout (%s) must not be below heartbeat_timeout (%s)", election, heartbeat))
 	}
 	if lease > heartbeat {
-		diags = append(diags, problem(b.DefRange, "raft: leader_lease_timeout (%s) must not be above heartbeat_timeout (%s)", lease, heartbeat))
+		diags = append(diags,
+			problem(b.DefRange, "raft: leader_lease_timeout (%s) must not be above heartbeat_timeout (%s)", lease, heartbeat))
 	}
 	return diags
 }
@@ -440,16 +449,21 @@ func (c *SandboxesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "api_urls", set: setStrings(&c.APIURLs, isHTTPAddress)},
 	}, nil)
 	if len(c.APIURLs) > maxAPIURLs {
-		diags = append(diags, problem(b.DefRange, "sandboxes: api_urls has %d members, at most %d are tried", len(c.APIURLs), maxAPIURLs))
+		diags = append(diags,
+			problem(b.DefRange, "sandboxes: api_urls has %d members, at most %d are tried", len(c.APIURLs), maxAPIURLs))
 	}
 	if c.PauseGrace >= c.StopTimeout {
-		diags = append(diags, problem(b.DefRange, "sandboxes: pause_grace (%s) must be shorter than stop_timeout (%s)", c.PauseGrace, c.StopTimeout))
+		diags = append(diags,
+			problem(b.DefRange, "sandboxes: pause_grace (%s) must be shorter than stop_timeout (%s)", c.PauseGrace,
+				c.StopTimeout))
 	}
 	if c.Domain != "" && c.URL != httpapi.SandboxURLProxy {
 		diags = append(diags, problem(b.DefRange, "sandboxes: domain needs url = %q", httpapi.SandboxURLProxy))
 	}
-	if u, err := url.Parse(c.PublicURL); err == nil && c.Domain != "" && strings.HasSuffix(strings.ToLower(u.Hostname()), "."+c.Domain) {
-		diags = append(diags, problem(b.DefRange, "sandboxes: public_url must not be below domain: every name there is a sandbox's"))
+	if u, err := url.Parse(c.PublicURL); err == nil && c.Domain != "" &&
+		strings.HasSuffix(strings.ToLower(u.Hostname()), "."+c.Domain) {
+		diags = append(diags,
+			problem(b.DefRange, "sandboxes: public_url must not be below domain: every name there is a sandbox's"))
 	}
 	return diags
 }

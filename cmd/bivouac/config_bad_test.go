@@ -138,7 +138,8 @@ data_dir  = "/var/lib/bivouac"`,
 	}},
 	{name: "nomad_address", edits: []string{
 		`  address = "https://nomad.example.org:4646"`,
-		`  address = "nomad.example.org:4646" # want: address: "nomad.example.org:4646" must be "http://host:port" or "https://host:port"`,
+		`  address = "nomad.example.org:4646" # want: address: ` +
+			`"nomad.example.org:4646" must be "http://host:port" or "https://host:port"`,
 	}},
 	{name: "nomad_pair", edits: []string{
 		`nomad {

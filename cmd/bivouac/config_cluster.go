@@ -27,7 +27,8 @@ func (c Config) installation() fsm.Installation {
 func isClusters(name string) bool {
 	block, _, _ := strings.Cut(name, ".")
 	return slices.Contains([]string{"policy", "git", "cors", blockLLM}, block) ||
-		slices.ContainsFunc([]string{"limits.user", "limits.installation", "limits.on_limit"}, func(of string) bool { return strings.HasPrefix(name, of) })
+		slices.ContainsFunc([]string{"limits.user", "limits.installation", "limits.on_limit"},
+			func(of string) bool { return strings.HasPrefix(name, of) })
 }
 
 // noteSeeds notes which of the cluster's blocks the file has.
@@ -108,7 +109,10 @@ func decodeClusterFile(body hcl.Body) (fsm.Installation, error) {
 // clusterBlocks are the blocks that are the cluster's as a whole.
 func (c *Config) clusterBlocks() []nested {
 	return []nested{
-		{name: "policy", decode: c.noteSeeds("policy", func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &c.Policy) })},
+		{
+			name:   "policy",
+			decode: c.noteSeeds("policy", func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &c.Policy) }),
+		},
 		{name: "git", decode: c.noteSeeds("git", c.Git.decode)},
 		{name: "cors", decode: c.noteSeeds("cors", c.CORS.decode)},
 		{name: blockLLM, decode: c.noteSeeds(blockLLM, c.LLM.decode)},
@@ -122,8 +126,15 @@ func (c *LimitsConfig) clusterLimits(in *Config) ([]attr, []nested) {
 			in.Seeds = append(in.Seeds, "limits.on_limit")
 			return onLimit(v)
 		}}}, []nested{
-			{name: "user", decode: in.noteSeeds("limits.user", func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.User) })},
-			{name: "installation", decode: in.noteSeeds("limits.installation", func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.Installation) })},
+			{
+				name:   "user",
+				decode: in.noteSeeds("limits.user", func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.User) }),
+			},
+			{
+				name: "installation",
+				decode: in.noteSeeds("limits.installation",
+					func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.Installation) }),
+			},
 		}
 }
 
@@ -163,7 +174,10 @@ func configOf(i fsm.Installation) (c configInfo) {
 		return new(d.String())
 	}
 	c.Policy = userPolicy{text(i.Policy.IdleTimeout), text(i.Policy.MaxRunning), text(i.Policy.DeletePausedAfter)}
-	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), cmp.Or(string(i.OnLimit), string(fsm.OnLimitRefuse))
+	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), cmp.Or(
+		string(i.OnLimit),
+		string(fsm.OnLimitRefuse),
+	)
 	c.Git = &gitInfo{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)}
 	c.CORS = &corsInfo{Origins: append([]string{}, i.CORS.Origins...)}
 	c.LLM = llmInfoOf(i.LLM)
@@ -171,7 +185,14 @@ func configOf(i fsm.Installation) (c configInfo) {
 }
 
 func limitsInfo(l fsm.Limits) userLimits {
-	return userLimits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory, StateBytes: l.StateBytes}
+	return userLimits{
+		Running:         l.Running,
+		Total:           l.Total,
+		StartsPerMinute: l.StartsPerMinute,
+		CPU:             l.CPU,
+		Memory:          l.Memory,
+		StateBytes:      l.StateBytes,
+	}
 }
 
 // installation converts what the API answered.
@@ -191,10 +212,21 @@ func (c configInfo) installation() (fsm.Installation, error) {
 		return d
 	}
 	limits := func(l userLimits) fsm.Limits {
-		return fsm.Limits{Running: l.Running, Total: l.Total, StartsPerMinute: l.StartsPerMinute, CPU: l.CPU, Memory: l.Memory, StateBytes: l.StateBytes}
+		return fsm.Limits{
+			Running:         l.Running,
+			Total:           l.Total,
+			StartsPerMinute: l.StartsPerMinute,
+			CPU:             l.CPU,
+			Memory:          l.Memory,
+			StateBytes:      l.StateBytes,
+		}
 	}
 	i := fsm.Installation{
-		Policy:  fsm.Policy{IdleTimeout: parse(c.Policy.IdleTimeout), MaxRunning: parse(c.Policy.MaxRunning), DeletePausedAfter: parse(c.Policy.DeletePausedAfter)},
+		Policy: fsm.Policy{
+			IdleTimeout:       parse(c.Policy.IdleTimeout),
+			MaxRunning:        parse(c.Policy.MaxRunning),
+			DeletePausedAfter: parse(c.Policy.DeletePausedAfter),
+		},
 		PerUser: limits(c.Limits.User), Overall: limits(c.Limits.Installation), OnLimit: fsm.OnLimit(c.Limits.OnLimit),
 	}
 	if c.Git != nil {
@@ -218,13 +250,16 @@ func (c configInfo) hcl() string {
 		}
 		return hclText(*s)
 	}
-	fmt.Fprintf(&b, "# index %d\n\npolicy {\n  idle_timeout        = %s\n  max_running         = %s\n  delete_paused_after = %s\n}\n\nlimits {\n  on_limit = %s\n",
-		c.Index, never(c.Policy.IdleTimeout), never(c.Policy.MaxRunning), never(c.Policy.DeletePausedAfter), hclText(c.Limits.OnLimit))
+	fmt.Fprintf(&b, "# index %d\n\npolicy {\n  idle_timeout        = %s\n  max_running         = %s\n  "+
+		"delete_paused_after = %s\n}\n\nlimits {\n  on_limit = %s\n",
+		c.Index, never(c.Policy.IdleTimeout), never(c.Policy.MaxRunning), never(c.Policy.DeletePausedAfter),
+		hclText(c.Limits.OnLimit))
 	for _, of := range []struct {
 		name string
 		l    userLimits
 	}{{"user", c.Limits.User}, {"installation", c.Limits.Installation}} {
-		fmt.Fprintf(&b, "\n  %s {\n    running_sandboxes = %d\n    total_sandboxes   = %d\n    starts_per_minute = %d\n    cpu               = %d\n    memory            = %d\n",
+		fmt.Fprintf(&b, "\n  %s {\n    running_sandboxes = %d\n    total_sandboxes   = %d\n    starts_per_minute = %d\n    "+
+			"cpu               = %d\n    memory            = %d\n",
 			of.name, of.l.Running, of.l.Total, of.l.StartsPerMinute, of.l.CPU, of.l.Memory)
 		if of.l.StateBytes > 0 { // 0 is the default
 			fmt.Fprintf(&b, "    state_bytes       = %d\n", of.l.StateBytes)
@@ -233,7 +268,8 @@ func (c configInfo) hcl() string {
 	}
 	b.WriteString("}\n")
 	if c.Git != nil {
-		fmt.Fprintf(&b, "\ngit {\n  verify_tokens = %t\n  allowed_hosts = %s\n}\n", c.Git.VerifyTokens, hclList(c.Git.AllowedHosts))
+		fmt.Fprintf(&b, "\ngit {\n  verify_tokens = %t\n  allowed_hosts = %s\n}\n", c.Git.VerifyTokens,
+			hclList(c.Git.AllowedHosts))
 	}
 	if c.CORS != nil {
 		fmt.Fprintf(&b, "\ncors {\n  origins = %s\n}\n", hclList(c.CORS.Origins))

@@ -27,7 +27,11 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
 	for i, n := range s.nodes {
 		n.rewrite(t, func(text string) string {
-			return text + fmt.Sprintf("limits {\n  user {\n    running_sandboxes = %d\n  }\n}\ncors {\n  origins = [\"https://n%d.example\"]\n}\n", 11+i, i+1)
+			return text + fmt.Sprintf(
+				"limits {\n  user {\n    running_sandboxes = %d\n  }\n}\ncors {\n  origins = [\"https://n%d.example\"]\n}\n",
+				11+i,
+				i+1,
+			)
 		})
 	}
 	for _, n := range s.nodes {
@@ -43,16 +47,19 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 		}
 		return nil
 	})
-	if n := seeded.Limits.User.Running; n < 11 || n > 13 || seeded.CORS.Origins[0] != fmt.Sprintf("https://n%d.example", n-10) {
+	if n := seeded.Limits.User.Running; n < 11 || n > 13 ||
+		seeded.CORS.Origins[0] != fmt.Sprintf("https://n%d.example", n-10) {
 		t.Fatalf("%+v is of no node's file", seeded)
 	}
-	if l := seeded.LLM; l == nil || !l.Gateway || fmt.Sprint(l.Hosts) != "[vendors 192.0.2.7]" || l.Budgets.PerUserDay != 2.5 {
+	if l := seeded.LLM; l == nil || !l.Gateway || fmt.Sprint(l.Hosts) != "[vendors 192.0.2.7]" ||
+		l.Budgets.PerUserDay != 2.5 {
 		t.Fatalf("the model gateway's is %+v", l)
 	}
 	for range 3 { // every node leads once at least
 		was := s.leader(t)
 		next := (was + 1) % 3
-		s.nodes[was].do(t, http.StatusOK, http.MethodPut, "/api/v1/operator/transfer-leader", map[string]string{"to": s.nodes[next].name})
+		s.nodes[was].do(t, http.StatusOK, http.MethodPut, "/api/v1/operator/transfer-leader",
+			map[string]string{"to": s.nodes[next].name})
 		eventually(t, "it leads", func() error {
 			if s.leader(t) != next {
 				return errors.New("not yet")
@@ -61,7 +68,8 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 		})
 		if 11+next != seeded.Limits.User.Running {
 			s.nodes[next].process.awaitLog(t, "blocks of this node's file are the cluster's and are ignored")
-			s.nodes[next].process.awaitLog(t, fmt.Sprintf("limits.user.running_sandboxes: in force %d, in the file %d", seeded.Limits.User.Running, 11+next))
+			s.nodes[next].process.awaitLog(t,
+				fmt.Sprintf("limits.user.running_sandboxes: in force %d, in the file %d", seeded.Limits.User.Running, 11+next))
 		}
 		for _, n := range s.nodes {
 			if now := n.clusterConfig(t); now.Index != seeded.Index || now.Limits.User != seeded.Limits.User {
@@ -81,11 +89,13 @@ func (s *serverCluster) configCommands(t *testing.T, seeded configInfo) {
 	t.Helper()
 	n := s.nodes[0]
 	run := func(stdin string, args ...string) (int, string, string) {
-		return runCommandWith(t, map[string]string{"BIVOUAC_ADDR": n.base, "BIVOUAC_API_KEY": n.key}, stdin, append([]string{"config"}, args...)...)
+		return runCommandWith(t, map[string]string{"BIVOUAC_ADDR": n.base, "BIVOUAC_API_KEY": n.key}, stdin,
+			append([]string{"config"}, args...)...)
 	}
 	file := filepath.Join(s.dir, "cluster.hcl")
 	code, got, stderr := run("", "get")
-	if err := os.WriteFile(file, []byte(got), 0o600); code != exitOK || err != nil || !strings.HasPrefix(got, fmt.Sprintf("# index %d\n", seeded.Index)) {
+	if err := os.WriteFile(file, []byte(got), 0o600); code != exitOK || err != nil ||
+		!strings.HasPrefix(got, fmt.Sprintf("# index %d\n", seeded.Index)) {
 		t.Fatalf("exit %d, %v: %s %s", code, err, got, stderr)
 	}
 	if code, out, _ := run("", "diff", file); code != exitOK || out != "" {
@@ -96,7 +106,8 @@ func (s *serverCluster) configCommands(t *testing.T, seeded configInfo) {
 	}
 	edited := strings.Replace(got, "running_sandboxes = 1", "running_sandboxes = 7", 1)
 	code, out, _ := run(edited, "diff", "-")
-	if code != exitFailed || !strings.HasPrefix(out, "limits.user.running_sandboxes: in force 1") || strings.Count(out, "\n") != 1 {
+	if code != exitFailed || !strings.HasPrefix(out, "limits.user.running_sandboxes: in force 1") ||
+		strings.Count(out, "\n") != 1 {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	code, out, stderr = run(edited, "set", "--check-index", fmt.Sprint(seeded.Index), "-")
@@ -104,11 +115,13 @@ func (s *serverCluster) configCommands(t *testing.T, seeded configInfo) {
 	if code != exitOK || now.Index <= seeded.Index || !strings.Contains(out, fmt.Sprintf("its index is %d", now.Index)) {
 		t.Errorf("exit %d: %s%s", code, out, stderr)
 	}
-	if code, _, stderr = run(got, "set", "--check-index", fmt.Sprint(seeded.Index), "-"); code != exitFailed || !strings.Contains(stderr, fmt.Sprintf("index is %d, not %d", now.Index, seeded.Index)) {
+	if code, _, stderr = run(got, "set", "--check-index", fmt.Sprint(seeded.Index), "-"); code != exitFailed ||
+		!strings.Contains(stderr, fmt.Sprintf("index is %d, not %d", now.Index, seeded.Index)) {
 		t.Errorf("a stale index: exit %d: %s", code, stderr)
 	}
 	strict := strings.Replace(edited, `idle_timeout        = "never"`, `idle_timeout        = "30m"`, 1)
-	if code, _, stderr = run(strict, "set", "-"); code != exitUsage || !strings.Contains(stderr, "policy.idle_timeout: sandboxes will be paused or deleted sooner") {
+	if code, _, stderr = run(strict, "set", "-"); code != exitUsage ||
+		!strings.Contains(stderr, "policy.idle_timeout: sandboxes will be paused or deleted sooner") {
 		t.Errorf("a stricter policy without an answer: exit %d: %s", code, stderr)
 	}
 	if err := os.WriteFile(file, []byte(strict), 0o600); err != nil {
@@ -118,14 +131,17 @@ func (s *serverCluster) configCommands(t *testing.T, seeded configInfo) {
 		t.Errorf("no: exit %d", code)
 	}
 	open := strings.Replace(edited, "gateway = true", "gateway = false", 1)
-	if code, _, stderr = run(open, "set", "-"); code != exitUsage || !strings.Contains(stderr, "llm.gateway: users' model keys will be handed to their sandboxes") {
+	if code, _, stderr = run(open, "set", "-"); code != exitUsage ||
+		!strings.Contains(stderr, "llm.gateway: users' model keys will be handed to their sandboxes") {
 		t.Errorf("the gateway is turned off without an answer: exit %d: %s", code, stderr)
 	}
-	if code, out, stderr = run("", "set", "--yes", "--json", file); code != exitOK || !strings.Contains(out, `"idle_timeout": "30m0s"`) {
+	if code, out, stderr = run("", "set", "--yes", "--json", file); code != exitOK ||
+		!strings.Contains(out, `"idle_timeout": "30m0s"`) {
 		t.Errorf("exit %d: %s%s", code, out, stderr)
 	}
 	for text, says := range map[string]string{
-		"": "has none of the blocks", "limits {\n  body_size = 2048\n}\n": "body_size", "http {\n}\n": "stdin:1", "cors {\n  origins = [\"x\"]\n}\n": "must be an origin",
+		"": "has none of the blocks", "limits {\n  body_size = 2048\n}\n": "body_size", "http {\n}\n": "stdin:1",
+		"cors {\n  origins = [\"x\"]\n}\n":     "must be an origin",
 		"llm {\n  hosts = [\"http://x\"]\n}\n": "must be a host name",
 	} {
 		if code, _, stderr = run(text, "set", "--yes", "-"); code != exitUsage || !strings.Contains(stderr, says) {
@@ -156,13 +172,15 @@ func (s *serverCluster) configRace(t *testing.T) {
 			})
 		}
 		leader := s.leader(t)
-		_, _ = s.nodes[leader].try(http.MethodPut, "/api/v1/operator/transfer-leader", map[string]string{"to": s.nodes[(leader+1)%3].name})
+		_, _ = s.nodes[leader].try(http.MethodPut, "/api/v1/operator/transfer-leader",
+			map[string]string{"to": s.nodes[(leader+1)%3].name})
 		all.Wait()
 		now := s.nodes[2].clusterConfig(t)
 		switch {
 		case status[0] == http.StatusOK && status[1] == http.StatusOK:
 			t.Errorf("round %d: both changes on index %d were accepted: %d and %d", round, at.Index, set[0].Index, set[1].Index)
-		case status[0] == http.StatusOK && now.Limits.User.Running != set[0].Limits.User.Running, status[1] == http.StatusOK && now.Limits.User.Running != set[1].Limits.User.Running:
+		case status[0] == http.StatusOK && now.Limits.User.Running != set[0].Limits.User.Running,
+			status[1] == http.StatusOK && now.Limits.User.Running != set[1].Limits.User.Running:
 			t.Errorf("round %d: %+v were answered with %v, and %d is in force", round, set, status, now.Limits.User.Running)
 		}
 		for i, code := range status {

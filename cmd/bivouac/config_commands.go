@@ -100,9 +100,10 @@ func (p *program) compareConfig(cmd *cobra.Command, c *client.Client, file strin
 func (p *program) configDiffCommand() *cobra.Command {
 	var api apiFlags
 	cmd := &cobra.Command{
-		Use:     "diff FILE",
-		Short:   "Print what \"config set FILE\" would change",
-		Long:    "Print what \"config set FILE\" would change, a line for each setting. FILE is - for stdin.\nThe exit code is 1 if something would change.",
+		Use:   "diff FILE",
+		Short: "Print what \"config set FILE\" would change",
+		Long: "Print what \"config set FILE\" would change, a line for each setting. " +
+			"FILE is - for stdin.\nThe exit code is 1 if something would change.",
 		Example: "  bivouac config diff cluster.hcl",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -158,7 +159,12 @@ turning the model gateway off, which hands users' model keys to their sandboxes.
 			}
 			index := is.now.Index
 			if cmd.Flags().Changed("check-index") && checkIndex != index {
-				return fmt.Errorf("nothing was done: the configuration's index is %d, not %d: somebody has changed it; read it again (bivouac config get)", index, checkIndex)
+				return fmt.Errorf(
+					"nothing was done: the configuration's index is %d, not %d: somebody has changed it; "+
+						"read it again (bivouac config get)",
+					index,
+					checkIndex,
+				)
 			}
 			if len(is.changes) == 0 {
 				return p.done(&api, is.now, "the configuration of the file is in force; nothing was done")
@@ -204,7 +210,9 @@ func (p *program) confirmConfig(is compared, yes bool) error {
 		return errors.Join(errors.New("nothing was done"), err)
 	}
 	if is.wants.LLM.Direct && !is.has.LLM.Direct {
-		if err := p.confirm(yes, "llm.gateway: users' model keys will be handed to their sandboxes, whose agents and shells can read them. Put it in force?"); err != nil {
+		if err := p.confirm(yes,
+			"llm.gateway: users' model keys will be handed to their sandboxes, "+
+				"whose agents and shells can read them. Put it in force?"); err != nil {
 			return err
 		}
 	}

@@ -140,7 +140,12 @@ type llmInfo struct {
 }
 
 func llmInfoOf(l fsm.LLM) *llmInfo {
-	i := &llmInfo{Gateway: !l.Direct, Hosts: l.HostList(), Models: append([]string{}, l.Models...), Prices: append([]fsm.Price{}, l.Prices...)}
+	i := &llmInfo{
+		Gateway: !l.Direct,
+		Hosts:   l.HostList(),
+		Models:  append([]string{}, l.Models...),
+		Prices:  append([]fsm.Price{}, l.Prices...),
+	}
 	i.Budgets.PerTask, i.Budgets.PerUserDay = l.Budgets.PerTask, l.Budgets.PerUserDay
 	return i
 }
@@ -153,7 +158,8 @@ func (i *llmInfo) fsm() fsm.LLM {
 func (i *llmInfo) hcl() string {
 	var b strings.Builder
 	amount := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
-	fmt.Fprintf(&b, "llm {\n  gateway = %t\n  hosts   = %s\n  models  = %s\n  prices = [", i.Gateway, hclList(i.Hosts), hclList(i.Models))
+	fmt.Fprintf(&b, "llm {\n  gateway = %t\n  hosts   = %s\n  models  = %s\n  prices = [", i.Gateway, hclList(i.Hosts),
+		hclList(i.Models))
 	for _, p := range i.Prices {
 		fmt.Fprintf(&b, "\n    { model = %s, input = %s, output = %s", hclText(p.Model), amount(p.Input), amount(p.Output))
 		if p.CachedInput != nil {
@@ -167,7 +173,8 @@ func (i *llmInfo) hcl() string {
 	if len(i.Prices) > 0 {
 		b.WriteString("\n  ")
 	}
-	fmt.Fprintf(&b, "]\n\n  budgets {\n    per_task     = %s\n    per_user_day = %s\n  }\n}\n", amount(i.Budgets.PerTask), amount(i.Budgets.PerUserDay))
+	fmt.Fprintf(&b, "]\n\n  budgets {\n    per_task     = %s\n    per_user_day = %s\n  }\n}\n",
+		amount(i.Budgets.PerTask), amount(i.Budgets.PerUserDay))
 	return b.String()
 }
 

@@ -104,34 +104,54 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 	want := Config{
 		NodeName: "n1", DataDir: here("data"), BootstrapExpect: 3,
 		RetryJoin: []string{"10.1.0.12:8441", "10.1.0.13:8441"},
-		HTTP:      HTTPConfig{Address: ":8440", DrainDelay: 8 * time.Second, DrainTimeout: time.Minute, CertFile: here("api.pem"), KeyFile: "/etc/bivouac/api-key.pem"},
+		HTTP: HTTPConfig{
+			Address:      ":8440",
+			DrainDelay:   8 * time.Second,
+			DrainTimeout: time.Minute,
+			CertFile:     here("api.pem"),
+			KeyFile:      "/etc/bivouac/api-key.pem",
+		},
 		Peer: PeerConfig{Address: "0.0.0.0:8441", Advertise: "10.1.0.11:8441",
 			CAFile: here("ca.pem"), CertFile: here("n1.pem"), KeyFile: here("n1-key.pem"),
 			CAKeyFile: here("ca-key.pem"), CertificateLifetime: 240 * time.Hour},
 		Raft: RaftConfig{LogStore: "wal", HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
 			LeaderLeaseTimeout: 300 * time.Millisecond, SnapshotInterval: time.Minute, SnapshotThreshold: 1000,
-			TrailingLogs: 2000, TrailingBytes: 128 << 20, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second, DeadAfter: 2 * time.Hour, Voters: 5},
+			TrailingLogs: 2000, TrailingBytes: 128 << 20, ProposeTimeout: 8 * time.Second, ReadTimeout: 4 * time.Second,
+			DeadAfter: 2 * time.Hour, Voters: 5},
 		Nomad: NomadConfig{Address: "https://nomad.example.org:4646", Namespace: "agents", Region: "eu",
 			Datacenters: []string{"dc1", "dc2"}, TokenFile: here("nomad-token"), CAFile: here("nomad-ca.pem"),
-			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", HostNetwork: "sandboxes", DockerNetwork: "bivouac", VolumePlugin: "zfs", VaultRole: "sandboxes",
+			CertFile: here("nomad.pem"), KeyFile: here("nomad-key.pem"), NodePool: "agents", HostNetwork: "sandboxes",
+			DockerNetwork: "bivouac", VolumePlugin: "zfs", VaultRole: "sandboxes",
 			Variable: "marks/agents", LostAfter: time.Hour},
 		Vault: VaultConfig{Address: "https://vault.example.org:8200", Mount: "kv", Prefix: "agents", Namespace: "team",
 			AuthMount: "nodes", RoleIDFile: here("role-id"), SecretIDFile: here("secret-id"), CAFile: here("vault-ca.pem"),
 			UnreferencedGrace: 5 * time.Minute, SecretRetention: 24 * time.Hour, CollectInterval: time.Minute},
-		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, StopTimeout: 45 * time.Second, PauseGrace: 10 * time.Second,
+		Sandboxes: SandboxesConfig{StartTimeout: 90 * time.Second, StopTimeout: 45 * time.Second,
+			PauseGrace:     10 * time.Second,
 			PlacementGrace: 30 * time.Second, OrphanRetention: 24 * time.Hour, RemovalsPerHour: 20, URL: "proxy",
 			Domain: "sandboxes.example.net", PublicURL: "https://bivouac.example.org", MaxStale: 2 * time.Minute,
 			APIURLs: []string{"https://n1.example.org:8440", "http://10.0.0.2:8440"}},
 		Policy: fsm.Policy{IdleTimeout: time.Hour, MaxRunning: -1, DeletePausedAfter: 720 * time.Hour},
-		Limits: LimitsConfig{BodySize: 65536, SnapshotSize: 1 << 30, RatePerSecond: 10, Connections: 2048, ConnectionsPerAddress: 100, TrustedProxies: []string{"127.0.0.1", "10.0.0.0/8"},
+		Limits: LimitsConfig{BodySize: 65536, SnapshotSize: 1 << 30, RatePerSecond: 10, Connections: 2048,
+			ConnectionsPerAddress: 100, TrustedProxies: []string{
+				"127.0.0.1",
+				"10.0.0.0/8",
+			},
 			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192, StateBytes: 32 << 20},
 			Installation: fsm.Limits{Running: 500, Total: 10_000, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
 		Git:    GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
 		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
 		Backup: BackupConfig{Dir: here("backups"), Interval: 30 * time.Minute, Retain: 48},
 		Log:    LogConfig{Level: "debug", Format: "json"}, Metrics: "127.0.0.1:9102",
-		LLM: LLMConfig{Gateway: true, Hosts: []string{"vendors", "llm.example.org", "10.1.2.0/24"}, Models: []string{"gpt-*", "claude-*"},
-			Prices:  []fsm.Price{{Model: "*", Input: 1, Output: 2}, {Model: "gpt-5*", Input: 1.25, Output: 10, CachedInput: new(0.125), CacheWrite: new(1.5)}},
+		LLM: LLMConfig{Gateway: true, Hosts: []string{
+			"vendors",
+			"llm.example.org",
+			"10.1.2.0/24",
+		}, Models: []string{"gpt-*", "claude-*"},
+			Prices: []fsm.Price{
+				{Model: "*", Input: 1, Output: 2},
+				{Model: "gpt-5*", Input: 1.25, Output: 10, CachedInput: new(0.125), CacheWrite: new(1.5)},
+			},
 			Budgets: LLMBudgets{PerTask: 5, PerUserDay: 50.5}},
 		Seeds: []string{"limits.on_limit", "limits.user", "limits.installation", "policy", "git", "cors", "llm"},
 	}
@@ -168,7 +188,8 @@ func TestConfig_ExampleIsGood(t *testing.T) {
 func TestConfig_UnreadableFileIsOneLine(t *testing.T) {
 	for _, path := range []string{"testdata/config/none.hcl", "testdata"} {
 		_, err := loadConfig(path)
-		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path) || exitCode(err) != exitUsage {
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path) ||
+			exitCode(err) != exitUsage {
 			t.Errorf("loadConfig(%q) = %v, want one usage line that names the file", path, err)
 		}
 	}
@@ -229,7 +250,8 @@ func TestSpecs_AgentsAreReadAsWritten(t *testing.T) {
 
 func TestSpecs_PoolAndPolicyAreReadAsWritten(t *testing.T) {
 	got, err := loadSpecs("testdata/specs/good_pool.hcl")
-	if err != nil || len(got) != 1 || got[0].Pool != 3 || got[0].Template.Policy != (fsm.Policy{DeletePausedAfter: 72 * time.Hour}) {
+	if err != nil || len(got) != 1 || got[0].Pool != 3 ||
+		got[0].Template.Policy != (fsm.Policy{DeletePausedAfter: 72 * time.Hour}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -29,7 +29,8 @@ func TestDev_ConversationOfTheAgentServer(t *testing.T) {
 	script := `mkdir -p .openhands/microagents; git init -q . ; git config user.email a@b; git config user.name a; echo one >a.txt; git add a.txt; git commit -qm a; echo two >a.txt
 printf -- '---\nname: deploy\ntriggers: [ship]\n---\nShip it.\n' >.openhands/microagents/deploy.md
 echo '{"stop":[{"matcher":"*","hooks":[{"type":"command","command":"true"}]}]}' >.openhands/hooks.json`
-	nodes[0].do(t, http.StatusOK, http.MethodPost, agent+"/bash/execute_bash_command", fmt.Sprintf(`{"command":%q,"cwd":%q}`, script, dir))
+	nodes[0].do(t, http.StatusOK, http.MethodPost, agent+"/bash/execute_bash_command",
+		fmt.Sprintf(`{"command":%q,"cwd":%q}`, script, dir))
 
 	of := "/api/v1/app-conversations/" + *task.ConversationID
 	get := func(at, want string) {
@@ -43,7 +44,9 @@ echo '{"stop":[{"matcher":"*","hooks":[{"type":"command","command":"true"}]}]}' 
 	get("/file?file_path="+path.Join(dir, "a.txt"), `"two\n"`)
 	get("/file?file_path=/nosuch", `""`)
 	get("/skills", `"name":"deploy","type":"knowledge","content":"Ship it.`)
-	get("/hooks", `{"event_type":"stop","matchers":[{"matcher":"*","hooks":[{"type":"command","command":"true","timeout":60,"async":false}]}]}`)
+	get("/hooks",
+		`{"event_type":"stop","matchers":[{"matcher":"*","hooks":[{"type":"command","command":"true",`+
+			`"timeout":60,"async":false}]}]}`)
 
 	archive := nodes[2].do(t, http.StatusOK, http.MethodGet, of+"/download", nil)
 	z, err := zip.NewReader(bytes.NewReader(archive.body), int64(len(archive.body)))
@@ -51,12 +54,14 @@ echo '{"stop":[{"matcher":"*","hooks":[{"type":"command","command":"true"}]}]}' 
 		t.Fatal(err)
 	}
 	var count int
-	nodes[0].do(t, http.StatusOK, http.MethodGet, agent+"/conversations/"+*task.ConversationID+"/events/count", nil).json(t, &count)
+	nodes[0].do(t, http.StatusOK, http.MethodGet, agent+"/conversations/"+*task.ConversationID+"/events/count",
+		nil).json(t, &count)
 	var names []string
 	for _, f := range z.File {
 		names = append(names, f.Name)
 	}
-	if len(names) < 2 || len(names) != count+1 || names[0] != "meta.json" || !strings.HasPrefix(names[1], "event_000000_") || !slices.IsSorted(names[1:]) {
+	if len(names) < 2 || len(names) != count+1 || names[0] != "meta.json" ||
+		!strings.HasPrefix(names[1], "event_000000_") || !slices.IsSorted(names[1:]) {
 		t.Errorf("%d events, and the archive has %v", count, names)
 	}
 

@@ -54,7 +54,14 @@ without what was said in them.` + logged,
 			}
 			rows := make([][]string, len(list))
 			for i, one := range list {
-				rows[i] = []string{one.ID, one.UserID, one.SandboxID, formatTime(one.CreatedAt), formatTime(one.UpdatedAt), deref(one.Title)}
+				rows[i] = []string{
+					one.ID,
+					one.UserID,
+					one.SandboxID,
+					formatTime(one.CreatedAt),
+					formatTime(one.UpdatedAt),
+					deref(one.Title),
+				}
 			}
 			return printTable(p.stdout, []string{"ID", "USER", "SANDBOX", "CREATED", "UPDATED", "TITLE"}, rows)
 		},
@@ -121,7 +128,8 @@ workspace if no other conversation uses it.` + logged,
 			if err != nil {
 				return err
 			}
-			if err := p.confirm(yes, "Delete the conversation %s of %s, and its sandbox if no other uses it?", args[0], user); err != nil {
+			if err := p.confirm(yes, "Delete the conversation %s of %s, and its sandbox if no other uses it?", args[0],
+				user); err != nil {
 				return err
 			}
 			if err := p.waiting(cmd, c, http.MethodDelete, conversationPath(args[0], user), nil, nil); err != nil {

@@ -12,8 +12,10 @@ import (
 func operatorsAPI(t *testing.T) (env map[string]string, asked func() string) {
 	t.Helper()
 	var calls []string
-	const sandbox = `{"id":"sb1","user_id":"ada","sandbox_spec_id":"small","status":"ERROR","status_detail":"no room","isolation":"standard","nomad_client":null,"created_at":"2026-11-23T01:02:03Z"}`
-	const talk = `{"id":"c%d","user_id":"ada","sandbox_id":"sb1","title":%s,"created_at":"2026-11-23T01:02:03Z","updated_at":"2026-11-23T01:02:04Z"}`
+	const sandbox = `{"id":"sb1","user_id":"ada","sandbox_spec_id":"small","status":"ERROR","status_detail":"no room",` +
+		`"isolation":"standard","nomad_client":null,"created_at":"2026-11-23T01:02:03Z"}`
+	const talk = `{"id":"c%d","user_id":"ada","sandbox_id":"sb1","title":%s,"created_at":"2026-11-23T01:02:03Z",` +
+		`"updated_at":"2026-11-23T01:02:04Z"}`
 	mux := http.NewServeMux()
 	answer := func(pattern, body string) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +29,8 @@ func operatorsAPI(t *testing.T) (env map[string]string, asked func() string) {
 	answer("DELETE /api/v1/operator/app-conversations/c1", `{"success":true}`)
 	mux.HandleFunc("GET /api/v1/operator/usage", func(w http.ResponseWriter, r *http.Request) {
 		calls = append(calls, r.Method+" "+r.URL.RequestURI())
-		const use = `{"user_id":%s,"conversation_id":null,"model":%s,"requests":12,"errors":1,"input_tokens":3400,"output_tokens":56,"cached_tokens":700,"cost":%g,"cost_today":%s,"mean_seconds":1.25}`
+		const use = `{"user_id":%s,"conversation_id":null,"model":%s,"requests":12,"errors":1,"input_tokens":3400,` +
+			`"output_tokens":56,"cached_tokens":700,"cost":%g,"cost_today":%s,"mean_seconds":1.25}`
 		switch r.URL.Query().Get("by") + r.URL.Query().Get("page_id") {
 		case "user":
 			fmt.Fprintf(w, `{"items":[`+use+`],"next_page_id":"next"}`, `"ada"`, "null", 0.5, "0.25")
@@ -58,44 +61,72 @@ func TestCommands_WhatUsersHave(t *testing.T) {
 	for _, c := range []struct{ args, calls, prints string }{
 		{
 			"sandboxes show sb1", "GET /api/v1/operator/sandboxes/sb1",
-			"id            sb1\nuser          ada\nspec          small\nstatus        ERROR\ndetail        no room\nisolation     standard\nnomad client  -\ncreated       2026-11-23T01:02:03Z\n",
+			"id            sb1\nuser          ada\nspec          small\nstatus        ERROR\ndetail        no room\nisolation " +
+				"    standard\nnomad client  -\ncreated       2026-11-23T01:02:03Z\n",
 		},
 		{"sandboxes show sb1 --json", "GET /api/v1/operator/sandboxes/sb1", `"status_detail": "no room"`},
 		{"sandboxes logs sb1", "GET /api/v1/operator/sandboxes/sb1/logs?stream=all&tail=65536", "a line\n"},
-		{"sandboxes logs -f --tail 0 sb1", "GET /api/v1/operator/sandboxes/sb1/logs?follow=true&stream=all&tail=0", "a line\n"},
-		{"sandboxes logs --previous --stream stderr sb1", "GET /api/v1/operator/sandboxes/sb1/logs?run=previous&stream=stderr&tail=65536", "a line\n"},
+		{
+			"sandboxes logs -f --tail 0 sb1",
+			"GET /api/v1/operator/sandboxes/sb1/logs?follow=true&stream=all&tail=0",
+			"a line\n",
+		},
+		{
+			"sandboxes logs --previous --stream stderr sb1",
+			"GET /api/v1/operator/sandboxes/sb1/logs?run=previous&stream=stderr&tail=65536",
+			"a line\n",
+		},
 		{
 			"operator usage",
 			"GET /api/v1/operator/usage?by=user&page_id=&user=\nGET /api/v1/operator/usage?by=user&page_id=next&user=",
-			"USER  REQUESTS  ERRORS  INPUT  CACHED  OUTPUT  MEAN TIME  COST   TODAY\nbob   12        1       3400   700     56      1.2s       $7.00  $0.00\nada   12        1       3400   700     56      1.2s       $0.50  $0.25\n",
+			"USER  REQUESTS  ERRORS  INPUT  CACHED  OUTPUT  MEAN TIME  COST   TODAY\nbob   12        1       3400   700     " +
+				"56      1.2s       $7.00  $0.00\nada   12        1       3400   700     56      1.2s       $0.50  $0.25\n",
 		},
 		{
-			"operator usage --limit 1 --json", "GET /api/v1/operator/usage?by=user&page_id=&user=\nGET /api/v1/operator/usage?by=user&page_id=next&user=", `"user_id": "bob"`,
+			"operator usage --limit 1 --json",
+			"GET /api/v1/operator/usage?by=user&page_id=&user=\nGET /api/v1/operator/usage?by=user&page_id=next&user=",
+			`"user_id": "bob"`,
 		},
 		{
 			"operator usage --by model --user ada", "GET /api/v1/operator/usage?by=model&page_id=&user=ada",
-			"MODEL  REQUESTS  ERRORS  INPUT  CACHED  OUTPUT  MEAN TIME  COST\ngpt-5  12        1       3400   700     56      1.2s       $7.00\n",
+			"MODEL  REQUESTS  ERRORS  INPUT  CACHED  OUTPUT  MEAN TIME  COST\ngpt-5  12        1       3400   700     " +
+				"56      1.2s       $7.00\n",
 		},
 		{
 			"conversations list --all",
 			"GET /api/v1/operator/app-conversations?page_id=&user=\nGET /api/v1/operator/app-conversations?page_id=next&user=",
-			"ID  USER  SANDBOX  CREATED               UPDATED               TITLE\nc1  ada   sb1      2026-11-23T01:02:03Z  2026-11-23T01:02:04Z  A title\nc2  ada   sb1      2026-11-23T01:02:03Z  2026-11-23T01:02:04Z  -\n",
+			"ID  USER  SANDBOX  CREATED               UPDATED               TITLE\nc1  ada   sb1      2026-11-23T01:02:03Z  " +
+				"2026-11-23T01:02:04Z  A title\nc2  ada   sb1      2026-11-23T01:02:03Z  2026-11-23T01:02:04Z  -\n",
 		},
 		{
 			"conversations list --user ada --json",
-			"GET /api/v1/operator/app-conversations?page_id=&user=ada\nGET /api/v1/operator/app-conversations?page_id=next&user=ada", `"id": "c2"`,
+			"GET /api/v1/operator/app-conversations?page_id=&user=ada\nGET " +
+				"/api/v1/operator/app-conversations?page_id=next&user=ada", `"id": "c2"`,
 		},
 		{"conversations show c1 --user ada", "GET /api/v1/operator/app-conversations/c1?user=ada", "title    A title\n"},
-		{"conversations show c1 --user ada --json", "GET /api/v1/operator/app-conversations/c1?user=ada", `"title": "A title"`},
-		{"conversations delete c1 --user ada --yes", "DELETE /api/v1/operator/app-conversations/c1?user=ada", "conversation c1 is deleted\n"},
-		{"conversations delete c1 --user ada --yes --json", "DELETE /api/v1/operator/app-conversations/c1?user=ada", `"conversation": "c1"`},
+		{
+			"conversations show c1 --user ada --json",
+			"GET /api/v1/operator/app-conversations/c1?user=ada",
+			`"title": "A title"`,
+		},
+		{
+			"conversations delete c1 --user ada --yes",
+			"DELETE /api/v1/operator/app-conversations/c1?user=ada",
+			"conversation c1 is deleted\n",
+		},
+		{
+			"conversations delete c1 --user ada --yes --json",
+			"DELETE /api/v1/operator/app-conversations/c1?user=ada",
+			`"conversation": "c1"`,
+		},
 	} {
 		code, stdout, stderr := runCommand(t, env, strings.Fields(c.args)...)
 		if calls := asked(); code != exitOK || calls != c.calls || !strings.Contains(stdout, c.prints) {
 			t.Errorf("%s: exit %d, called\n%s\nprinted\n%s%s", c.args, code, calls, stdout, stderr)
 		}
 	}
-	if code, _, stderr := runCommand(t, env, "conversations", "delete", "c1", "--user", "ada"); code == exitOK || asked() != "" {
+	if code, _, stderr := runCommand(t, env, "conversations", "delete", "c1", "--user", "ada"); code == exitOK ||
+		asked() != "" {
 		t.Errorf("without an answer: exit %d: %s", code, stderr)
 	}
 }

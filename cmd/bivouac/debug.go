@@ -75,7 +75,12 @@ type debugFile struct {
 	body []byte
 }
 
-func (p *program) collectDebug(ctx context.Context, c *client.Client, duration time.Duration, output string) (err error) {
+func (p *program) collectDebug(
+	ctx context.Context,
+	c *client.Client,
+	duration time.Duration,
+	output string,
+) (err error) {
 	f, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("making the archive: %s", oneLine(err))
@@ -121,7 +126,8 @@ func (a *debugArchive) collectNode(ctx context.Context, node string, duration ti
 	parts.Go(func() { a.followNode(ctx, node, duration) })
 	parts.Go(func() {
 		seconds := fmt.Sprint(max(1, min(maxCPUSeconds, int(duration.Seconds())-1)))
-		a.fetch(ctx, dir+"profile.pprof", operatorPath+"pprof/profile?"+url.Values{"node": {node}, "seconds": {seconds}}.Encode())
+		a.fetch(ctx, dir+"profile.pprof",
+			operatorPath+"pprof/profile?"+url.Values{"node": {node}, "seconds": {seconds}}.Encode())
 	})
 	parts.Go(func() {
 		end, tick := time.After(duration), time.NewTicker(metricsInterval)

@@ -59,11 +59,14 @@ It is for one person on one machine: sandboxes are not isolated from it.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", ".bivouac", "where everything is kept")
-	cmd.Flags().IntVar(&o.httpPort, "http-port", 8440, "the first node's port; the others follow at +10, +20, ...; 0 takes free ones")
+	cmd.Flags().IntVar(&o.httpPort, "http-port", 8440,
+		"the first node's port; the others follow at +10, +20, ...; 0 takes free ones")
 	cmd.Flags().IntVar(&o.nodes, "nodes", 3, "how many nodes: 1, 3, 5, 7 or 9")
-	cmd.Flags().StringSliceVar(&o.allowHosts, "allow-host", nil, "a name, beside localhost, by which browsers and programs may call the nodes")
+	cmd.Flags().StringSliceVar(&o.allowHosts, "allow-host", nil,
+		"a name, beside localhost, by which browsers and programs may call the nodes")
 	cmd.Flags().StringVar(&o.restore, "restore", "", "begin with the state of this file of \"operator snapshot save\"")
-	cmd.Flags().StringVar(&o.keys, "keys", "", "what becomes of the API keys in the file of --restore: \"keep\" or \"suspend\"")
+	cmd.Flags().StringVar(&o.keys, "keys", "",
+		"what becomes of the API keys in the file of --restore: \"keep\" or \"suspend\"")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "info", "what goes to the log file: debug, info, warn or error")
 	cmd.Flags().StringVar(&o.logFormat, "log-format", "text", "how lines of the log file are written: text or json")
 	return cmd
@@ -116,7 +119,8 @@ func (p *program) runDev(ctx context.Context, o devOptions) error {
 		err = nil // asked to stop while starting
 	}
 	fmt.Fprintln(p.stderr, "stopping ...")
-	stopped := withProgress(context.WithoutCancel(ctx), p.stderr, "stopping", func(context.Context) error { return c.stop() })
+	stopped := withProgress(context.WithoutCancel(ctx), p.stderr, "stopping",
+		func(context.Context) error { return c.stop() })
 	if err == nil {
 		err = stopped
 	}
@@ -136,7 +140,8 @@ func (c *devCluster) greet(w io.Writer) {
 	}
 	fmt.Fprintf(&b, "  %-8s %s\n\n", "API key", info.APIKey)
 	b.WriteString("Sandboxes are processes of this machine: isolation = \"none\".\n\n")
-	fmt.Fprintf(&b, "Try it:\n\n  curl -X POST -H 'X-Session-API-Key: %s' %s/api/v1/sandboxes\n\n", info.APIKey, info.Nodes[0].HTTP)
+	fmt.Fprintf(&b, "Try it:\n\n  curl -X POST -H 'X-Session-API-Key: %s' %s/api/v1/sandboxes\n\n", info.APIKey,
+		info.Nodes[0].HTTP)
 	fmt.Fprintf(&b, "Ctrl-C stops everything, sandboxes too. Logs are in %s\n", c.layout.logs())
 	_, _ = io.WriteString(w, b.String()) // nobody reads a closed terminal
 }

@@ -21,9 +21,11 @@ const agentModelKey = "sk-canary-of-the-agents"
 func agentScript() *modeltest.Script {
 	return &modeltest.Script{Key: agentModelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "make the file", Tool: "write"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("write", map[string]any{"filePath": "by-opencode.txt", "content": "hello\n"})), modeltest.Text("Done.")}},
+			modeltest.Calls(modeltest.Tool("write",
+				map[string]any{"filePath": "by-opencode.txt", "content": "hello\n"})), modeltest.Text("Done.")}},
 		{When: modeltest.When{User: "make the file", Tool: "exec_command"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": "echo hello > by-codex.txt"})), modeltest.Text("Done.")}},
+			modeltest.Calls(modeltest.Tool("exec_command",
+				map[string]any{"cmd": "echo hello > by-codex.txt"})), modeltest.Text("Done.")}},
 		{Answers: []modeltest.Answer{modeltest.Text("A title")}},
 	}}
 }
@@ -58,18 +60,24 @@ func TestDev_AgentsOfASpec(t *testing.T) {
 	model, dir := modeltest.New(t, agentScript()), t.TempDir()
 	r := startDev(t, dir)
 	c := r.all[1]
-	if config := string(c.do(t, http.StatusOK, http.MethodGet, "/api/v1/web-client/config", nil).body); !strings.Contains(config, `"key":"qwen-code"`) {
+	if config := string(c.do(t, http.StatusOK, http.MethodGet, "/api/v1/web-client/config",
+		nil).body); !strings.Contains(config, `"key":"qwen-code"`) {
 		t.Errorf("the shipped spec has no agents: %s", config)
 	}
-	c.do(t, http.StatusOK, http.MethodPost, "/api/v1/operator/specs", map[string]any{"specs": []any{map[string]any{"id": "local", "agents": agents,
-		"template": map[string]any{"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project",
-			"cpu": 500, "memory": 512, "ports": map[string]int{"AGENT_SERVER": 0}}}}})
+	c.do(t, http.StatusOK, http.MethodPost, "/api/v1/operator/specs",
+		map[string]any{"specs": []any{map[string]any{"id": "local", "agents": agents,
+			"template": map[string]any{"driver": "process", "isolation": "none", "command": "sandbox-agent",
+				"working_dir": "project",
+				"cpu":         500, "memory": 512, "ports": map[string]int{"AGENT_SERVER": 0}}}}})
 	c.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{
-		"llm_model": "openai/scripted", "llm_api_key": agentModelKey, "llm_base_url": model.BaseURL(), "acp_server": "opencode"})
+		"llm_model": "openai/scripted", "llm_api_key": agentModelKey, "llm_base_url": model.BaseURL(),
+		"acp_server": "opencode"})
 
 	for agent, start := range map[string]map[string]any{"opencode": {}, "codex": {"acp_server": "codex"}} {
 		t.Run(agent, func(t *testing.T) {
-			start["initial_message"] = map[string]any{"content": []any{map[string]any{"type": "text", "text": "Please make the file."}}}
+			start["initial_message"] = map[string]any{
+				"content": []any{map[string]any{"type": "text", "text": "Please make the file."}},
+			}
 			task := c.awaitStart(t, start)
 			if task.Status != "READY" {
 				t.Fatalf("the start of %s is %s: %s", agent, task.Status, task.Detail)
@@ -102,7 +110,8 @@ func TestDev_AgentsOfASpec(t *testing.T) {
 		})
 	}
 	task := c.awaitStart(t, map[string]any{"acp_server": "absent"})
-	if task.Status != "ERROR" || !strings.Contains(task.Detail, `it has no program "/nowhere/agent". Install it in what the sandbox spec local runs`) {
+	if task.Status != "ERROR" || !strings.Contains(task.Detail,
+		`it has no program "/nowhere/agent". Install it in what the sandbox spec local runs`) {
 		t.Errorf("the start of an agent that is not there is %s: %s", task.Status, task.Detail)
 	}
 	if found := filesOf(t, dir, ""); len(found) > 0 {

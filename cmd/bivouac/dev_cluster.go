@@ -158,7 +158,8 @@ func (c *devCluster) openNodes(o devOptions) error {
 	}
 	c.life.onStop("the peer ports", func(context.Context) error { closeAll(peerPorts); return nil })
 	for i, name := range names {
-		c.nodes = append(c.nodes, &devNode{name: name, http: c.apiPorts[i].Addr().String(), peer: peerPorts[i].Addr().String()})
+		c.nodes = append(c.nodes,
+			&devNode{name: name, http: c.apiPorts[i].Addr().String(), peer: peerPorts[i].Addr().String()})
 	}
 	for i, n := range c.nodes {
 		expect := len(c.nodes)
@@ -201,8 +202,11 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	n.app, err = newApp(parts{
 		observer: &observer{feed: feed, registry: registry},
 		cluster:  cl, scheduler: sched, api: web, listener: api,
-		apiURLs: c.apiURLs(), secrets: c.sealed, runner: c.runner, log: feed.attach(c.log).With("node", n.name), registry: registry,
-		certificates: certificateOptions{issue: peernet.CAIssuer(cl.TLS.CAFile, tlsDir(c.layout.tls()).caKey(), peernet.DefaultNodeLifetime)},
+		apiURLs: c.apiURLs(), secrets: c.sealed, runner: c.runner, log: feed.attach(c.log).With("node", n.name),
+		registry: registry,
+		certificates: certificateOptions{
+			issue: peernet.CAIssuer(cl.TLS.CAFile, tlsDir(c.layout.tls()).caKey(), peernet.DefaultNodeLifetime),
+		},
 	})
 	return err
 }

@@ -164,7 +164,8 @@ func (l devLayout) checkNodes(nodes int) error {
 	}
 	known := map[string]string{}
 	if json.Unmarshal(b, &known) == nil && len(known) != nodes {
-		return usagef("the cluster in %s has %d nodes; start it with --nodes %d, or choose another --data-dir", l.dir, len(known), len(known))
+		return usagef("the cluster in %s has %d nodes; start it with --nodes %d, or choose another --data-dir", l.dir,
+			len(known), len(known))
 	}
 	return nil
 }
@@ -222,7 +223,8 @@ func (l devLayout) makeCertificates(names []string) error {
 	}
 	for _, name := range names {
 		files := d.node(name)
-		if pair, err := peernet.ReadPair(files.CertFile, files.KeyFile); err == nil && now.Before(peernet.RenewAt(pair.Leaf)) {
+		if pair, err := peernet.ReadPair(files.CertFile, files.KeyFile); err == nil &&
+			now.Before(peernet.RenewAt(pair.Leaf)) {
 			continue
 		}
 		if _, err := d.issue(name, nil, now, peernet.DefaultNodeLifetime); err != nil {

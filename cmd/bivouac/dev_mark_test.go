@@ -69,7 +69,8 @@ func TestDev_NewerMark_NobodyLeads(t *testing.T) {
 					}
 					refused++
 					a, err := r.all[i].try(http.MethodGet, "/ready", nil)
-					if err != nil || a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), "went on elsewhere") {
+					if err != nil || a.status != http.StatusServiceUnavailable ||
+						!strings.Contains(string(a.body), "went on elsewhere") {
 						return fmt.Errorf("%s: /ready: %s, %w", n.name, a, err)
 					}
 				}

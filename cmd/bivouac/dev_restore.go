@@ -27,7 +27,8 @@ func (o devOptions) checkRestore() error {
 	for _, name := range nodeNames(o.nodes) {
 		node := devLayout{o.dataDir}.node(name)
 		if _, err := os.Stat(node); !errors.Is(err, fs.ErrNotExist) {
-			return usagef("%s is there: --restore is for a directory without the nodes' data; move n1, n2, ... aside first", node)
+			return usagef("%s is there: --restore is for a directory without the nodes' data; "+
+				"move n1, n2, ... aside first", node)
 		}
 	}
 	f, err := os.Open(o.restore)

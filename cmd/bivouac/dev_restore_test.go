@@ -42,7 +42,8 @@ func TestDev_Restore(t *testing.T) {
 	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "state.snap")
 	r := startDev(t, dir)
-	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "saved", "llm_api_key": "first"})
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"language": "saved", "llm_api_key": "first"})
 	id := r.all[0].startSandbox(t)
 	info := r.all[0].awaitSandbox(t, id, "RUNNING")
 	kept := keepFile(t, info, "", "kept")
@@ -50,7 +51,8 @@ func TestDev_Restore(t *testing.T) {
 	r.all[0].awaitSandbox(t, id, "PAUSED")
 	env := map[string]string{"BIVOUAC_ADDR": r.all[0].base, "BIVOUAC_API_KEY": r.key.Value}
 	mustRun(t, env, "operator", "snapshot", "save", file)
-	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "later", "llm_api_key": "second"})
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"language": "later", "llm_api_key": "second"})
 	r.end(t)
 
 	for _, bad := range []struct{ args, want string }{
@@ -58,7 +60,8 @@ func TestDev_Restore(t *testing.T) {
 		{"--restore " + file, "--restore needs --keys"},
 		{"--keys keep", "--restore"},
 	} {
-		code, _, stderr := runCommand(t, nil, append(strings.Fields("dev --data-dir "+dir+" --http-port 0"), strings.Fields(bad.args)...)...)
+		code, _, stderr := runCommand(t, nil,
+			append(strings.Fields("dev --data-dir "+dir+" --http-port 0"), strings.Fields(bad.args)...)...)
 		if code != exitUsage || !strings.Contains(stderr, bad.want) {
 			t.Errorf("%s: exit %d: %s", bad.args, code, stderr)
 		}
@@ -76,14 +79,16 @@ func TestDev_Restore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := runCommand(t, nil, "dev", "--data-dir", dir, "--http-port", "0", "--restore", damaged, "--keys", "keep"); code != exitUsage ||
+	if code, _, stderr := runCommand(t, nil, "dev", "--data-dir", dir, "--http-port", "0", "--restore", damaged,
+		"--keys", "keep"); code != exitUsage ||
 		!strings.Contains(stderr, "truncated") {
 		t.Errorf("a damaged file: exit %d: %s", code, stderr)
 	}
 
 	r = begunWith(t, dir, file, "keep")
 	for i, c := range r.all {
-		if a := c.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil); !strings.Contains(string(a.body), `"language":"saved"`) {
+		if a := c.do(t, http.StatusOK, http.MethodGet, "/api/settings",
+			nil); !strings.Contains(string(a.body), `"language":"saved"`) {
 			t.Errorf("node %d shows %s", i, a)
 		}
 	}

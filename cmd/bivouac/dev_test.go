@@ -145,7 +145,8 @@ func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
 			t.Fatal(err)
 		}
 		rebound.Host = "rebound.example"
-		if res, err := http.DefaultClient.Do(rebound); err != nil || res.StatusCode != http.StatusMisdirectedRequest || res.Body.Close() != nil {
+		if res, err := http.DefaultClient.Do(rebound); err != nil || res.StatusCode != http.StatusMisdirectedRequest ||
+			res.Body.Close() != nil {
 			t.Errorf("a name that only leads here: %+v, %v", res, err)
 		}
 		for _, path := range []string{"/alive", "/health", "/server_info", "/metrics"} {
@@ -173,7 +174,8 @@ func TestDev_MetricsAreEachNodesOwn(t *testing.T) {
 	for _, n := range r.all {
 		n.do(t, http.StatusOK, http.MethodGet, "/api/v1/sandboxes/search", nil) // same store
 		metrics := string(n.do(t, http.StatusOK, http.MethodGet, "/metrics", nil).body)
-		for _, want := range []string{"bivouac_build_info{", "go_goroutines ", "process_open_fds ", `bivouac_sandboxes{state="RUNNING"} 1`,
+		for _, want := range []string{"bivouac_build_info{", "go_goroutines ", "process_open_fds ",
+			`bivouac_sandboxes{state="RUNNING"} 1`,
 			`bivouac_sandboxes_by_isolation{isolation="none"} 1`, "bivouac_raft_"} {
 			if !strings.Contains(metrics, want) {
 				t.Errorf("%s/metrics lacks %s", n.base, want)
@@ -269,7 +271,8 @@ func (r *running) sameState(t testing.TB) {
 func TestDev_ConversationOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	r := startDev(t, t.TempDir())
-	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]string{"llm_model": "m", "llm_api_key": "k"})
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]string{"llm_model": "m", "llm_api_key": "k"})
 	// Each round loses the leader at another state of the task.
 	for round, at := range []string{"", "WORKING", "WAITING_FOR_SANDBOX", "STARTING_CONVERSATION"} {
 		lost := r.leader(t)
@@ -325,7 +328,8 @@ func TestDev_RestartKeepsAllState(t *testing.T) {
 	dir := t.TempDir()
 	r := startDev(t, dir)
 	key := r.key.Value
-	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "en", "llm_model": "m", "llm_api_key": "k"})
+	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"language": "en", "llm_model": "m", "llm_api_key": "k"})
 	settings := r.all[0].do(t, http.StatusOK, http.MethodGet, "/api/settings", nil)
 	task := r.all[1].awaitTask(t, r.all[0].startConversation(t, "hello"))
 	paused := r.all[2].startSandbox(t)

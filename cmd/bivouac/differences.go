@@ -25,7 +25,13 @@ const readsAtOnce = 8
 
 // Differences implements httpapi.Surroundings.
 func (s surroundings) Differences(ctx context.Context, v *fsm.View) httpapi.Differences {
-	d := httpapi.Differences{Unknown: []string{}, Missing: []string{}, Secrets: []string{}, Newer: []string{}, Problems: []string{}}
+	d := httpapi.Differences{
+		Unknown:  []string{},
+		Missing:  []string{},
+		Secrets:  []string{},
+		Newer:    []string{},
+		Problems: []string{},
+	}
 	if err := s.jobs(ctx, v, &d); err != nil {
 		d.Problems = append(d.Problems, fmt.Sprintf("the jobs: %v", err))
 	}

@@ -61,16 +61,22 @@ func TestDifferences(t *testing.T) {
 	apply("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "c"})
 	apply("", &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: hashOf("k"), UserID: "ada"})
 	apply("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "py", Template: fsm.Template{
-		Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/w", CPU: 500, Memory: 1024, Ports: map[string]int{fsm.PortAgentServer: 8000},
+		Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/w", CPU: 500, Memory: 1024, Ports: map[string]int{
+			fsm.PortAgentServer: 8000,
+		},
 	}}}})
 	for _, id := range []string{"runs", "gone", "keyless", "later"} {
 		apply("ada", &fsm.SandboxCreateBody{ID: id, KeyRef: fsm.SecretRef{Path: id, Version: 1}, KeyHash: hashOf(id)})
 	}
 	runner := fixedRunner{list: []scheduler.Observed{
-		{SandboxID: "runs", Exists: true}, {SandboxID: "later", Exists: true}, {SandboxID: "keyless", Exists: true}, {SandboxID: "unknown", Exists: true},
+		{
+			SandboxID: "runs",
+			Exists:    true,
+		}, {SandboxID: "later", Exists: true}, {SandboxID: "keyless", Exists: true}, {SandboxID: "unknown", Exists: true},
 		{SandboxID: "stopped", Exists: true, Stopped: true}, {SandboxID: "theirs", Exists: true, Foreign: true},
 	}}
-	got := surroundings{runner, fixedSecrets{"keyless": fsm.Errorf(fsm.CodeNotFound, "gone")}}.Differences(t.Context(), store.View())
+	got := surroundings{runner, fixedSecrets{"keyless": fsm.Errorf(fsm.CodeNotFound, "gone")}}.Differences(t.Context(),
+		store.View())
 	want := httpapi.Differences{
 		Unknown: []string{"unknown"}, Missing: []string{"gone"}, Secrets: []string{"keyless version 1"},
 		Newer: []string{"later version 1, the store has 3"}, Problems: []string{},
@@ -79,7 +85,8 @@ func TestDifferences(t *testing.T) {
 		t.Error(d)
 	}
 	runner.err = fsm.Errorf(fsm.CodeScheduler, "away")
-	got = surroundings{runner, fixedSecrets{"runs": fsm.Errorf(fsm.CodeSecretStore, "sealed")}}.Differences(t.Context(), store.View())
+	got = surroundings{runner, fixedSecrets{"runs": fsm.Errorf(fsm.CodeSecretStore, "sealed")}}.Differences(t.Context(),
+		store.View())
 	if len(got.Problems) != 2 || len(got.Unknown)+len(got.Missing)+len(got.Secrets) != 0 {
 		t.Errorf("with both away: %+v", got)
 	}

@@ -96,7 +96,14 @@ func ownAddress(c HTTPConfig) string {
 
 // diagnose makes all checks. cfg is nil without a configuration, c nil with noClient's reason. clock
 // is this machine's.
-func diagnose(ctx context.Context, cfg *Config, configFile string, c *client.Client, noClient error, clock func() time.Time) []finding {
+func diagnose(
+	ctx context.Context,
+	cfg *Config,
+	configFile string,
+	c *client.Client,
+	noClient error,
+	clock func() time.Time,
+) []finding {
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	var local, nomadLines, vaultLines []finding
@@ -245,7 +252,8 @@ func (i *inspection) clock(subject, whose string, ahead, bound time.Duration) {
 	if ahead.Abs()-bound > clockLimit {
 		result = checkFail
 	}
-	i.add(result, subject, "%s is off by %s (give or take %s): synchronise it (chrony, ntpd)", whose, ahead.Round(time.Millisecond), bound.Round(time.Millisecond))
+	i.add(result, subject, "%s is off by %s (give or take %s): synchronise it (chrony, ntpd)", whose,
+		ahead.Round(time.Millisecond), bound.Round(time.Millisecond))
 }
 
 // member judges one node by its report.
@@ -315,7 +323,8 @@ func (i *inspection) ownFile(cfg Config, f *clusterFacts) {
 	case k < 0:
 		i.add(checkWarn, "node_name", "%q is no member of the cluster yet: start it, with retry_join", cfg.NodeName)
 	case f.Members[k].Address != address && isPeerAddress(address) == nil:
-		i.add(checkWarn, "peer.advertise", "the members know %s at %s, the file says %s: restart it, or correct the file", cfg.NodeName, fmt.Sprintf("%q", f.Members[k].Address), address)
+		i.add(checkWarn, "peer.advertise", "the members know %s at %s, the file says %s: restart it, or correct the file",
+			cfg.NodeName, fmt.Sprintf("%q", f.Members[k].Address), address)
 	default:
 		i.add(checkOK, "node_name", "%s is a member, at %s", cfg.NodeName, f.Members[k].Address)
 	}
@@ -332,7 +341,8 @@ func (i *inspection) seeds(cfg Config, f *clusterFacts) {
 	}
 	for _, d := range now.Differences(file) {
 		if slices.Contains(cfg.Seeds, blockOf(d.Name)) {
-			i.add(checkWarn, "config", "%s: the file's is ignored; delete the block, or see \"bivouac config diff\"", differenceText(d))
+			i.add(checkWarn, "config", "%s: the file's is ignored; delete the block, or see \"bivouac config diff\"",
+				differenceText(d))
 			same = false
 		}
 	}

@@ -51,7 +51,8 @@ func (i *inspection) room(subject, what string, free, size int64, data bool) {
 	const text = "%s: %s are left of %s"
 	switch {
 	case data && free < roomFail:
-		i.add(checkFail, subject, text+": the node stops when it is full; make room (bivouac runbook disk)", what, sizeText(free), sizeText(size))
+		i.add(checkFail, subject, text+": the node stops when it is full; make room (bivouac runbook disk)", what,
+			sizeText(free), sizeText(size))
 	case float64(free) < roomShare*float64(size), data && free < roomLeast:
 		i.add(checkWarn, subject, text+": make room (bivouac runbook disk)", what, sizeText(free), sizeText(size))
 	default:
@@ -63,7 +64,8 @@ func (i *inspection) room(subject, what string, free, size int64, data bool) {
 func (i *inspection) syncs(subject, dir string, took []time.Duration, err error) {
 	switch {
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		i.add(checkWarn, subject, "%s can't be written by this user, so its speed is not known: run this as the node's user", dir)
+		i.add(checkWarn, subject,
+			"%s can't be written by this user, so its speed is not known: run this as the node's user", dir)
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		i.add(checkFail, subject, "%s: a small write was not on the disk after %s (bivouac runbook disk)", dir, syncTimeout)

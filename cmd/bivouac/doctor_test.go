@@ -21,7 +21,8 @@ import (
 // doctorNode is a node whose Nomad and Vault answer nothing.
 func doctorNode(t *testing.T) *checkedNode {
 	n := newCheckedNode(t)
-	text := strings.NewReplacer("https://nomad.example.org:4646", "http://127.0.0.1:1", "https://vault.example.org:8200", "http://127.0.0.1:1").Replace(checkedConfig)
+	text := strings.NewReplacer("https://nomad.example.org:4646", "http://127.0.0.1:1", "https://vault.example.org:8200",
+		"http://127.0.0.1:1").Replace(checkedConfig)
 	n.write("node.hcl", text, 0o644)
 	if err := os.Mkdir(n.path("data"), 0o700); err != nil {
 		t.Fatal(err)
@@ -74,7 +75,8 @@ func TestDoctor_LooksAtTheMachine(t *testing.T) {
 		Result string
 		Checks []finding
 	}
-	if _, out = doctor(t, nil, "--json", "--config", n.path("node.hcl")); json.Unmarshal([]byte(out), &got) != nil || got.Result != checkFail || len(got.Checks) < 15 {
+	if _, out = doctor(t, nil, "--json", "--config", n.path("node.hcl")); json.Unmarshal([]byte(out), &got) != nil ||
+		got.Result != checkFail || len(got.Checks) < 15 {
 		t.Errorf("--json: %s", out)
 	}
 }
@@ -200,7 +202,8 @@ func TestDoctor_LooksAtTheCluster(t *testing.T) {
 	n.edit(`node_name        = "n1"`, `node_name = "n7"`)
 	_, out = doctor(t, env, "--config", n.path("node.hcl"))
 	has(t, out, `warn  node_name: "n7" is no member of the cluster yet`, "")
-	if code, _, stderr := runCommand(t, nil, "operator", "doctor"); code != exitUsage || !strings.Contains(stderr, "an operator's API key is needed") {
+	if code, _, stderr := runCommand(t, nil, "operator", "doctor"); code != exitUsage ||
+		!strings.Contains(stderr, "an operator's API key is needed") {
 		t.Errorf("with neither a file nor a key: exit %d: %s", code, stderr)
 	}
 }
@@ -219,7 +222,13 @@ func (s *stack) statusAndDoctor(t *testing.T) {
 	fmt.Fprintln(t.Output(), out)
 	for line := range strings.Lines(out) {
 		bad := !strings.HasPrefix(line, "ok    ")
-		for _, may := range []string{"disk: ", "data_dir: ", "nomad.docker_network: ", "nomad.token: Nomad's ACLs are off", "cluster.state: "} {
+		for _, may := range []string{
+			"disk: ",
+			"data_dir: ",
+			"nomad.docker_network: ",
+			"nomad.token: Nomad's ACLs are off",
+			"cluster.state: ",
+		} {
 			bad = bad && !strings.Contains(line, may)
 		}
 		if bad {

@@ -19,7 +19,8 @@ func TestServer_DrainsBeforeItCloses(t *testing.T) {
 	for _, n := range s.nodes {
 		raw, err := os.ReadFile(n.config)
 		if err == nil {
-			err = os.WriteFile(n.config, []byte(strings.Replace(string(raw), `drain_delay = "0s"`, `drain_delay = "5m"`, 1)), 0o600)
+			err = os.WriteFile(n.config, []byte(strings.Replace(string(raw), `drain_delay = "0s"`, `drain_delay = "5m"`, 1)),
+				0o600)
 		}
 		if err != nil {
 			t.Fatal(err)

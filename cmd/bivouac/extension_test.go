@@ -24,7 +24,8 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 	var list []struct {
 		Key *string `json:"session_api_key"`
 	}
-	nodes[1].do(t, http.StatusOK, http.MethodGet, "/api/v1/app-conversations?ids="+*task.ConversationID, nil).json(t, &list)
+	nodes[1].do(t, http.StatusOK, http.MethodGet, "/api/v1/app-conversations?ids="+*task.ConversationID,
+		nil).json(t, &list)
 	own := caller{base: nodes[2].base, key: *list[0].Key}
 	secrets := "/api/v1/sandboxes/" + sb.ID + "/settings/secrets"
 	if got := own.do(t, http.StatusOK, http.MethodGet, secrets+"/DATABASE_URL", nil); string(got.body) != "postgres://x" {
@@ -59,7 +60,8 @@ func TestDev_MessagesLogsAndOwnSecrets(t *testing.T) {
 		return err
 	})
 	eventually(t, "the message is in the conversation", func() error {
-		a, err := nodes[0].try(http.MethodGet, "/sandboxes/"+sb.ID+"/AGENT_SERVER/api/conversations/"+*task.ConversationID+"/events/search", nil)
+		a, err := nodes[0].try(http.MethodGet,
+			"/sandboxes/"+sb.ID+"/AGENT_SERVER/api/conversations/"+*task.ConversationID+"/events/search", nil)
 		if err == nil && !strings.Contains(string(a.body), "wake up") {
 			err = errors.New(a.String())
 		}

@@ -167,10 +167,20 @@ func runCommand(t testing.TB, env map[string]string, args ...string) (code int, 
 }
 
 // runCommandWith is runCommand with an input.
-func runCommandWith(t testing.TB, env map[string]string, stdin string, args ...string) (code int, stdout, stderr string) {
+func runCommandWith(
+	t testing.TB,
+	env map[string]string,
+	stdin string,
+	args ...string,
+) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs buffer
-	p := &program{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, getenv: func(name string) string { return env[name] }}
+	p := &program{
+		stdin:  strings.NewReader(stdin),
+		stdout: &out,
+		stderr: &errs,
+		getenv: func(name string) string { return env[name] },
+	}
 	code = p.run(t.Context(), args)
 	return code, out.String(), errs.String()
 }

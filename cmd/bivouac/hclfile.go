@@ -66,7 +66,8 @@ func decodeBodyWith(eval *hcl.EvalContext, body hcl.Body, attrs []attr, blocks [
 		}
 		for i, one := range found {
 			if i > 0 && !b.many {
-				diags = append(diags, problem(one.DefRange, "the block %q is there already, on line %d", b.name, found[0].DefRange.Start.Line))
+				diags = append(diags,
+					problem(one.DefRange, "the block %q is there already, on line %d", b.name, found[0].DefRange.Start.Line))
 				continue
 			}
 			diags = append(diags, b.decode(one)...)

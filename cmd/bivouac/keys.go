@@ -33,7 +33,8 @@ type keyInfo struct {
 
 func (p *program) keysCommand() *cobra.Command {
 	return groupCommand("keys", "Issue, list, disable, enable and revoke API keys",
-		p.keysBootstrapCommand(), p.keysCreateCommand(), p.keysListCommand(), p.keysRevokeCommand(), p.keysDisableCommand(), p.keysEnableCommand())
+		p.keysBootstrapCommand(), p.keysCreateCommand(), p.keysListCommand(), p.keysRevokeCommand(), p.keysDisableCommand(),
+		p.keysEnableCommand())
 }
 
 func (p *program) keysCreateCommand() *cobra.Command {
@@ -70,7 +71,8 @@ func (p *program) keysCreateCommand() *cobra.Command {
 				_, err = fmt.Fprintln(p.stdout, made.Key)
 			}
 			if err != nil {
-				return fmt.Errorf("key %d was issued and could not be printed; revoke it with \"bivouac keys revoke %d\": %w", made.ID, made.ID, err)
+				return fmt.Errorf("key %d was issued and could not be printed; revoke it with \"bivouac keys revoke %d\": %w",
+					made.ID, made.ID, err)
 			}
 			return nil
 		},
@@ -80,7 +82,8 @@ func (p *program) keysCreateCommand() *cobra.Command {
 	cmd.Flags().StringVar(&user, "user", "", "the user the key belongs to")
 	cmd.Flags().StringVar(&name, "name", "", "what the key is for")
 	cmd.Flags().BoolVar(&operator, "operator", false, "let the key manage keys and specs")
-	cmd.Flags().StringVar(&expires, "expires", "", `when the key ends: a duration ("72h", "30d") or a time ("2027-06-30T00:00:00Z")`)
+	cmd.Flags().StringVar(&expires, "expires", "",
+		`when the key ends: a duration ("72h", "30d") or a time ("2027-06-30T00:00:00Z")`)
 	mustRequire(cmd, "user", "name")
 	return cmd
 }
@@ -103,7 +106,8 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 		d = time.Duration(min(n, maxExpiryDays)) * 24 * time.Hour
 	}
 	if err != nil || d < time.Second {
-		return time.Time{}, usagef("--expires: %q is neither a duration such as 72h or 30d nor a time such as 2027-06-30T00:00:00Z", text)
+		return time.Time{}, usagef("--expires: %q is neither a duration such as 72h or 30d nor a time "+
+			"such as 2027-06-30T00:00:00Z", text)
 	}
 	return now.Add(d), nil
 }
@@ -149,7 +153,20 @@ func printKeys(w io.Writer, keys []keyInfo) error {
 		rows[i] = []string{strconv.Itoa(k.ID), k.User, k.Name, k.Role, scope, formatTime(k.CreatedAt),
 			formatSet(k.ExpiresAt), formatSet(k.LastUsedAt), yesNo(k.Disabled), formatSet(k.RevokedAt), formatSet(k.SuspendedAt)}
 	}
-	return printTable(w, []string{"ID", "USER", "NAME", "ROLE", "SCOPE", "CREATED", "EXPIRES", "LAST-USED", "DISABLED", "REVOKED", "SUSPENDED"}, rows)
+	return printTable(w,
+		[]string{
+			"ID",
+			"USER",
+			"NAME",
+			"ROLE",
+			"SCOPE",
+			"CREATED",
+			"EXPIRES",
+			"LAST-USED",
+			"DISABLED",
+			"REVOKED",
+			"SUSPENDED",
+		}, rows)
 }
 
 // formatSet is formatTime for a time that may be unset.
@@ -219,7 +236,8 @@ func (p *program) keysChangeCommand(verb string, cmd *cobra.Command) *cobra.Comm
 		if err != nil {
 			return err
 		}
-		if err := p.waiting(cmd, c, http.MethodPost, "/api/v1/operator/keys/"+strconv.Itoa(id)+"/"+verb, nil, nil); err != nil {
+		if err := p.waiting(cmd, c, http.MethodPost, "/api/v1/operator/keys/"+strconv.Itoa(id)+"/"+verb, nil,
+			nil); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(p.stdout, "key %d is %sd\n", id, verb)

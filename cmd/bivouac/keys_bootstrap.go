@@ -64,7 +64,8 @@ same file until it succeeds. A key that can't be printed to stdout is revoked.`,
 	cmd.Flags().StringVar(&user, "user", "admin", "the user the key belongs to")
 	cmd.Flags().StringVar(&name, "name", "bootstrap", "what the key is for")
 	cmd.Flags().StringVar(&out, "out", "", "write the key to this file before it is issued, instead of to stdout")
-	cmd.Flags().BoolVar(&reset, "reset", false, "issue a key beside operators' keys that are lost; the leader asks for a file on its disk")
+	cmd.Flags().BoolVar(&reset, "reset", false,
+		"issue a key beside operators' keys that are lost; the leader asks for a file on its disk")
 	mustRequire(cmd, "config")
 	return cmd
 }
@@ -105,7 +106,13 @@ func readKeyFile(file string) ([]byte, error) {
 
 // bootstrap issues the key and prints it if asked to. If the key could not be shown it is
 // revoked, so that another one can be issued.
-func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, body *fsm.APIKeyCreateBody, show bool) error {
+func (p *program) bootstrap(
+	ctx context.Context,
+	cfg Config,
+	key apikey.Key,
+	body *fsm.APIKeyCreateBody,
+	show bool,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
 	defer cancel()
 	client, err := peerClient(cfg)
@@ -131,7 +138,8 @@ func (p *program) bootstrap(ctx context.Context, cfg Config, key apikey.Key, bod
 	return fmt.Errorf("the key could not be printed and is revoked; run this again, with --out FILE: %w", unseen)
 }
 
-var errHasFirstKey = errors.New("this cluster has an operator's key that may be used; use it, with \"bivouac keys create\"; if it is lost, add --reset")
+var errHasFirstKey = errors.New("this cluster has an operator's key that may be used; use it, " +
+	"with \"bivouac keys create\"; if it is lost, add --reset")
 
 // proposeUntilKnown proposes a command through the peer port and retries until its outcome is
 // known. It waits for a leader. Each attempt sends the same command id, so the command is

@@ -66,7 +66,8 @@ func TestKeysBootstrap_Reset(t *testing.T) {
 		operator := caller{base: n.base, key: strings.TrimSpace(string(text))}
 		operator.do(t, http.StatusOK, http.MethodGet, "/api/v1/operator/keys", nil)
 	}
-	if code, stderr := reset(filepath.Join(s.dir, "third.key")); code != exitFailed || !strings.Contains(stderr, "write 2 to ") {
+	if code, stderr := reset(filepath.Join(s.dir, "third.key")); code != exitFailed ||
+		!strings.Contains(stderr, "write 2 to ") {
 		t.Errorf("the file is good for a second key: exit %d, %q", code, stderr)
 	}
 }
@@ -108,7 +109,8 @@ func TestKeysBootstrap_LosesNoKey(t *testing.T) {
 	}
 	other := filepath.Join(s.dir, "other.key")
 	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", other)
-	if _, err := os.Stat(other); code != exitFailed || !strings.Contains(stderr, "has an operator's key that may be used") || !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(other); code != exitFailed || !strings.Contains(stderr,
+		"has an operator's key that may be used") || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a second bootstrap: exit %d, %q, the file: %v", code, stderr, err)
 	}
 	// A device has no end.
@@ -116,7 +118,8 @@ func TestKeysBootstrap_LosesNoKey(t *testing.T) {
 	if code == exitOK || !strings.Contains(stderr, "is there and holds no key") {
 		t.Errorf("a device: exit %d, %q", code, stderr)
 	}
-	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out", filepath.Join(s.dir, "none", "x"))
+	code, _, stderr = runCommand(t, nil, "keys", "bootstrap", "--config", n.config, "--out",
+		filepath.Join(s.dir, "none", "x"))
 	if code == exitOK || strings.Contains(stderr, "has its first key") {
 		t.Errorf("a file that can't be written: exit %d, %q", code, stderr)
 	}

@@ -49,5 +49,11 @@ func ownedByCaller(dir string) error {
 	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
 		owner = u.Username
 	}
-	return fmt.Errorf("nothing was done: %s belongs to the user %s, who could not read what this user writes there; say: sudo -u %s bivouac ...", dir, owner, owner)
+	return fmt.Errorf(
+		"nothing was done: %s belongs to the user %s, who could not read what this user writes there; "+
+			"say: sudo -u %s bivouac ...",
+		dir,
+		owner,
+		owner,
+	)
 }

@@ -74,7 +74,8 @@ func printMembers(w io.Writer, members []cluster.Member) error {
 		}
 		rows[i] = []string{m.Name, m.Role, state, contact, lag, version, cert, m.Address, m.ID}
 	}
-	if err := printTable(w, []string{"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "CERT", "PEER ADDRESS", "ID"}, rows); err != nil {
+	if err := printTable(w, []string{"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "CERT", "PEER ADDRESS", "ID"},
+		rows); err != nil {
 		return err
 	}
 	for _, m := range members {
@@ -127,8 +128,10 @@ type removeFlags struct {
 
 func (f *removeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Force, "force", false, "remove it although the members that answer and remain are no majority")
-	cmd.Flags().BoolVar(&f.Revoke, "revoke", false, "refuse all its certificates from then on, those that it makes later included")
-	cmd.Flags().StringVar(&f.Fingerprint, "fingerprint", "", "with --revoke: refuse only the certificate with this SHA-256 (bivouac tls show FILE)")
+	cmd.Flags().BoolVar(&f.Revoke, "revoke", false,
+		"refuse all its certificates from then on, those that it makes later included")
+	cmd.Flags().StringVar(&f.Fingerprint, "fingerprint", "",
+		"with --revoke: refuse only the certificate with this SHA-256 (bivouac tls show FILE)")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 }
 
@@ -166,8 +169,9 @@ left, since the cluster would stop: start or remove the silent ones first.
 
 With --config it is asked for over the peer port, with the certificate of the node
 whose configuration is given, and no key is needed; that may be any node that runs.`,
-		Example: "  bivouac operator " + use + " n3\n  bivouac operator " + use + " n3 --revoke --yes\n  bivouac operator " + use + " n3 --config /etc/bivouac/node.hcl",
-		Args:    cobra.ExactArgs(1),
+		Example: "  bivouac operator " + use + " n3\n  bivouac operator " + use + " n3 --revoke " +
+			"--yes\n  bivouac operator " + use + " n3 --config /etc/bivouac/node.hcl",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := isNodeName(args[0]); err != nil {
 				return usagef("%w", err)
@@ -181,13 +185,15 @@ whose configuration is given, and no key is needed; that may be any node that ru
 			if err := p.remove(cmd, &api, configFile, args[0], flags.RemoveOptions); err != nil {
 				return fmt.Errorf("removing node %s: %w", args[0], err)
 			}
-			return p.done(&api, map[string]any{"removed": args[0], "revoked": flags.Revoke}, "node %q is out of the cluster", args[0])
+			return p.done(&api, map[string]any{"removed": args[0], "revoked": flags.Revoke}, "node %q is out of the cluster",
+				args[0])
 		},
 	}
 	api.register(cmd)
 	api.registerJSON(cmd)
 	flags.register(cmd)
-	cmd.Flags().StringVar(&configFile, "config", "", "the configuration of a node on this machine, to ask over the peer port")
+	cmd.Flags().StringVar(&configFile, "config", "",
+		"the configuration of a node on this machine, to ask over the peer port")
 	return cmd
 }
 
@@ -262,7 +268,8 @@ tolerates less than the one before.`,
 			if err := flags.check(); err != nil {
 				return err
 			}
-			if err := p.confirm(flags.yes, "Take node %q out of the cluster for good, with %q in its place?%s", args[0], args[1], flags.warning()); err != nil {
+			if err := p.confirm(flags.yes, "Take node %q out of the cluster for good, with %q in its place?%s", args[0],
+				args[1], flags.warning()); err != nil {
 				return err
 			}
 			c, err := p.client(&api)

@@ -110,7 +110,8 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	fourth.ready(t)
 	s.awaitMembers(t, first, "n1 n2 n3* [n4]")
 	eventually(t, "n4 takes the place", func() error {
-		code, _, stderr := runCommand(t, nil, append([]string{"operator", "replace", "n3", "n4", "--revoke", "--yes"}, flags...)...)
+		code, _, stderr := runCommand(t, nil,
+			append([]string{"operator", "replace", "n3", "n4", "--revoke", "--yes"}, flags...)...)
 		if code != exitOK {
 			return errors.New(stderr)
 		}

@@ -34,8 +34,10 @@ type diskCollector struct {
 func newDiskCollector(data, backup string) *diskCollector {
 	c := &diskCollector{
 		dirs: map[string]string{"data": data},
-		free: prometheus.NewDesc("bivouac_disk_free_bytes", "Room that is left to this node in the file system of a directory, in bytes.", []string{"dir"}, nil),
-		size: prometheus.NewDesc("bivouac_disk_size_bytes", "Size of the file system of a directory, in bytes.", []string{"dir"}, nil),
+		free: prometheus.NewDesc("bivouac_disk_free_bytes",
+			"Room that is left to this node in the file system of a directory, in bytes.", []string{"dir"}, nil),
+		size: prometheus.NewDesc("bivouac_disk_size_bytes", "Size of the file system of a directory, in bytes.",
+			[]string{"dir"}, nil),
 	}
 	if backup != "" {
 		c.dirs["backup"] = backup

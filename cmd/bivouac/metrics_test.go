@@ -92,7 +92,8 @@ func metricsOf(t *testing.T, registry *prometheus.Registry) []metric {
 	all := map[string]metric{}
 	descs := make(chan *prometheus.Desc)
 	go func() { registry.Describe(descs); close(descs) }()
-	parts := regexp.MustCompile(`fqName: "(bivouac_[a-z0-9_]+)", help: "(.*)", constLabels: \{.*\}, variableLabels: \{([^}]*)\}`)
+	parts := regexp.MustCompile(`fqName: "(bivouac_[a-z0-9_]+)", help: "(.*)", constLabels: \{.*\}, ` +
+		`variableLabels: \{([^}]*)\}`)
 	for d := range descs {
 		if p := parts.FindStringSubmatch(d.String()); p != nil {
 			m := metric{name: p[1], help: p[2], kind: "gauge", values: map[string][]string{}}

@@ -72,14 +72,21 @@ func TestMonitor_FollowsAnotherNodeAtALevelOfItsOwn(t *testing.T) {
 		t.Error("the node's own log changed its level")
 	}
 	user := caller{base: r.all[0].base, key: userKey(t, r)}
-	for _, path := range []string{"log?node=n2", "pprof/heap", "pprof/goroutine?node=n3", "debug/metrics", "debug/config"} {
+	for _, path := range []string{
+		"log?node=n2",
+		"pprof/heap",
+		"pprof/goroutine?node=n3",
+		"debug/metrics",
+		"debug/config",
+	} {
 		caller{base: user.base}.do(t, http.StatusUnauthorized, "GET", "/api/v1/operator/"+path, nil)
 		user.do(t, http.StatusForbidden, "GET", "/api/v1/operator/"+path, nil)
 	}
 	user.do(t, http.StatusNotFound, "GET", "/debug/pprof/", nil)
 	r.all[0].do(t, http.StatusNotFound, "GET", "/api/v1/operator/log?node=n9", nil)
 	// A node's certificate without an operator's key shows nothing.
-	if _, err := r.nodes[0].app.node.Observe(t.Context(), "n2", cluster.Observation{Kind: cluster.ObserveMetrics}); err == nil ||
+	if _, err := r.nodes[0].app.node.Observe(t.Context(), "n2",
+		cluster.Observation{Kind: cluster.ObserveMetrics}); err == nil ||
 		!strings.Contains(err.Error(), "operator's key") {
 		t.Errorf("without a key: %v", err)
 	}
@@ -91,7 +98,8 @@ func userKey(t testing.TB, r *running) string {
 	var made struct {
 		Key string `json:"key"`
 	}
-	r.all[0].do(t, http.StatusCreated, "POST", "/api/v1/operator/keys", map[string]any{"user": "carol", "name": "k"}).json(t, &made)
+	r.all[0].do(t, http.StatusCreated, "POST", "/api/v1/operator/keys",
+		map[string]any{"user": "carol", "name": "k"}).json(t, &made)
 	if made.Key == "" {
 		t.Fatal("no key")
 	}

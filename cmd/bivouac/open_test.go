@@ -29,7 +29,8 @@ func (c caller) workerURL(t testing.TB, id string) (at, code string) {
 // open exchanges a code on the node and returns the status.
 func (c caller) open(t testing.TB, id, code string) int {
 	t.Helper()
-	a, err := caller{base: c.base}.try(http.MethodPost, "/sandboxes/"+id+"/WORKER_1/.bivouac/open", map[string]string{"code": code})
+	a, err := caller{base: c.base}.try(http.MethodPost, "/sandboxes/"+id+"/WORKER_1/.bivouac/open",
+		map[string]string{"code": code})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +44,9 @@ func TestDev_ACodeOpensOnceOnEveryNode(t *testing.T) {
 	t.Parallel()
 	r := startDev(t, t.TempDir())
 	spec := map[string]any{"specs": []any{map[string]any{"id": "pages", "template": map[string]any{
-		"driver": "process", "command": "sandbox-agent", "isolation": "none", "working_dir": "project", "cpu": 500, "memory": 512,
-		"ports": map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0},
+		"driver": "process", "command": "sandbox-agent", "isolation": "none", "working_dir": "project", "cpu": 500,
+		"memory": 512,
+		"ports":  map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0},
 	}}}}
 	r.all[0].do(t, http.StatusOK, http.MethodPost, "/api/v1/operator/specs", spec)
 	id := r.all[0].startSandboxOf(t, "pages")

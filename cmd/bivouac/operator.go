@@ -21,9 +21,11 @@ const bootstrapTimeout = time.Minute
 
 func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Operate a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
-		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(), p.protocolCommand(), p.raftCommand(), p.snapshotCommand(),
+		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(),
+		p.protocolCommand(), p.raftCommand(), p.snapshotCommand(),
 		p.operatorRecoverCommand(), p.holdCommand(), p.debugCommand(), p.orphansCommand(),
-		p.adoptCommand(), p.recordsCommand(), p.acceptWorkspaceCommand(), p.clientCommand(), p.operatorUsageCommand(), p.doctorCommand())
+		p.adoptCommand(), p.recordsCommand(), p.acceptWorkspaceCommand(), p.clientCommand(), p.operatorUsageCommand(),
+		p.doctorCommand())
 }
 
 // peerClient makes a client of the peer port of the node with this configuration. It uses that
@@ -102,7 +104,8 @@ func printStatus(w io.Writer, s statusReport) error {
 	}
 	rows := make([][]string, len(s.Servers))
 	for i, server := range s.Servers {
-		rows[i] = []string{server.Name, server.Address, yesNo(server.Voter), yesNo(server.ID == s.LeaderID && s.LeaderID != ""), server.ID}
+		rows[i] = []string{server.Name, server.Address, yesNo(server.Voter), yesNo(server.ID == s.LeaderID &&
+			s.LeaderID != ""), server.ID}
 	}
 	return printTable(w, []string{"NODE", "PEER ADDRESS", "VOTER", "LEADER", "ID"}, rows)
 }
@@ -111,20 +114,24 @@ func printStatus(w io.Writer, s statusReport) error {
 func printTrouble(w io.Writer, s statusReport) error {
 	var lines []string
 	if h := s.Hold; h != nil {
-		lines = append(lines, fmt.Sprintf("HOLD since %s: the leader does nothing of its own accord (%d findings); see \"bivouac operator hold status\"",
+		lines = append(lines, fmt.Sprintf("HOLD since %s: the leader does nothing of its own accord (%d findings); "+
+			"see \"bivouac operator hold status\"",
 			formatTime(h.Since), len(h.Findings)+h.More))
 	}
 	for _, r := range s.Removals {
 		if r.BrakedAt != nil && r.Limit != nil {
-			lines = append(lines, fmt.Sprintf("removals wait: %d of kind %s in the last hour, the limit was %d", r.Removed, r.Kind, *r.Limit))
+			lines = append(lines,
+				fmt.Sprintf("removals wait: %d of kind %s in the last hour, the limit was %d", r.Removed, r.Kind, *r.Limit))
 		}
 	}
 	if st := s.Bytes; st.Limit > 0 && st.Used >= st.Limit/10*9 {
-		lines = append(lines, fmt.Sprintf("the state has %d bytes and takes %d; the user with most has %d: see \"bivouac users list\"",
+		lines = append(lines, fmt.Sprintf("the state has %d bytes and takes %d; the user with most has %d: "+
+			"see \"bivouac users list\"",
 			st.Used, st.Limit, st.LargestUser))
 	}
 	if s.KnownVersion > s.ProtocolVersion {
-		lines = append(lines, fmt.Sprintf("protocol version %d is in force and this node knows %d: when the upgrade shall stay, \"bivouac operator protocol set %d\"",
+		lines = append(lines, fmt.Sprintf("protocol version %d is in force and this node knows %d: "+
+			"when the upgrade shall stay, \"bivouac operator protocol set %d\"",
 			s.ProtocolVersion, s.KnownVersion, s.KnownVersion))
 	}
 	for _, d := range s.Differs {

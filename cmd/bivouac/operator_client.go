@@ -34,9 +34,14 @@ func (d drainInfo) trouble(client string) string {
 	case d.Failure == nil:
 		return ""
 	case d.is(fsm.DrainStopped):
-		return fmt.Sprintf("the drain of the Nomad client %s stopped, and what it paused is resumed there: %s (bivouac runbook drain)", client, *d.Failure)
+		return fmt.Sprintf(
+			"the drain of the Nomad client %s stopped, and what it paused is resumed there: %s (bivouac runbook drain)",
+			client,
+			*d.Failure,
+		)
 	}
-	return fmt.Sprintf("the drain of the Nomad client %s leaves %d sandboxes there: %s (bivouac runbook drain)", client, len(d.Stays), *d.Failure)
+	return fmt.Sprintf("the drain of the Nomad client %s leaves %d sandboxes there: %s (bivouac runbook drain)", client,
+		len(d.Stays), *d.Failure)
 }
 
 // clientInfo is a Nomad client in the API's responses.
@@ -110,7 +115,19 @@ func (p *program) clientListCommand() *cobra.Command {
 			for i, one := range page.Items {
 				rows[i] = one.row()
 			}
-			return printTable(p.stdout, []string{"ID", "NAME", "STATUS", "MARK", "WORKSPACES", "RUNNING", "MOVING", "NO COPY", "CPU FREE", "MEMORY FREE"}, rows)
+			return printTable(p.stdout,
+				[]string{
+					"ID",
+					"NAME",
+					"STATUS",
+					"MARK",
+					"WORKSPACES",
+					"RUNNING",
+					"MOVING",
+					"NO COPY",
+					"CPU FREE",
+					"MEMORY FREE",
+				}, rows)
 		},
 	}
 	api.register(cmd)
@@ -133,7 +150,8 @@ func (c clientInfo) row() []string {
 		mark += ", " + *c.Drain
 	}
 	return []string{
-		c.ID, c.Name, status, mark, strconv.Itoa(c.Workspaces), strconv.Itoa(c.Running), strconv.Itoa(c.Moving), strconv.Itoa(c.WithoutCopy),
+		c.ID, c.Name, status, mark, strconv.Itoa(c.Workspaces), strconv.Itoa(c.Running), strconv.Itoa(c.Moving),
+		strconv.Itoa(c.WithoutCopy),
 		fmt.Sprintf("%d/%d MHz", c.CPUFree, c.CPU), fmt.Sprintf("%d/%d MiB", c.MemoryFree, c.Memory),
 	}
 }
@@ -201,7 +219,8 @@ func (p *program) awaitFirst(cmd *cobra.Command, c *client.Client, id string) er
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the first workspace has not left the client %s yet; the drain goes on: follow it with \"bivouac operator client list\"", id)
+				return fmt.Errorf("the first workspace has not left the client %s yet; the drain goes on: "+
+					"follow it with \"bivouac operator client list\"", id)
 			case <-time.After(time.Second):
 			}
 		}

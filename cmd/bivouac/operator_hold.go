@@ -135,7 +135,8 @@ func printHold(w io.Writer, r holdReport) error {
 	if r.Hold == nil {
 		b.WriteString("the cluster does not hold\n")
 	} else {
-		fmt.Fprintf(&b, "the cluster holds since %s (index %d): the leader does nothing of its own accord\n\nfound:\n", formatTime(r.Hold.Since), r.Hold.Index)
+		fmt.Fprintf(&b, "the cluster holds since %s (index %d): the leader does nothing of its own accord\n\nfound:\n",
+			formatTime(r.Hold.Since), r.Hold.Index)
 		for _, f := range r.Hold.Findings {
 			fmt.Fprintf(&b, "  %s: %s\n", f.Kind, f.Detail)
 		}
@@ -145,7 +146,8 @@ func printHold(w io.Writer, r holdReport) error {
 	}
 	for _, k := range r.Removals {
 		if k.BrakedAt != nil && k.Limit != nil {
-			fmt.Fprintf(&b, "the limit of %d removals in an hour held back kind %s at %s\n", *k.Limit, k.Kind, formatTime(*k.BrakedAt))
+			fmt.Fprintf(&b, "the limit of %d removals in an hour held back kind %s at %s\n", *k.Limit, k.Kind,
+				formatTime(*k.BrakedAt))
 		}
 	}
 	if a := r.AfterRelease; a != nil {

@@ -75,7 +75,8 @@ deleted. See "bivouac runbook orphans" and "client-lost".`,
 				}
 				rows[i] = []string{o.Kind, o.Sandbox, o.Reason, formatTime(o.Since), goes, owner, size, where}
 			}
-			return printTable(p.stdout, []string{"KIND", "SANDBOX", "REASON", "SINCE", "REMOVED AFTER", "OWNER", "COPY", "VOLUME"}, rows)
+			return printTable(p.stdout,
+				[]string{"KIND", "SANDBOX", "REASON", "SINCE", "REMOVED AFTER", "OWNER", "COPY", "VOLUME"}, rows)
 		},
 	}
 	api.register(cmd)
@@ -100,7 +101,8 @@ func (p *program) orphansDeleteCommand() *cobra.Command {
 			case fsm.OrphanLost:
 				of = "volume"
 			default:
-				return usagef("an orphan is a %s, a %s or %s, not %s", fsm.OrphanJob, fsm.OrphanWorkspace, fsm.OrphanLost, strconv.Quote(args[0]))
+				return usagef("an orphan is a %s, a %s or %s, not %s", fsm.OrphanJob, fsm.OrphanWorkspace, fsm.OrphanLost,
+					strconv.Quote(args[0]))
 			}
 			c, err := p.client(&api)
 			if err != nil {
@@ -113,7 +115,8 @@ func (p *program) orphansDeleteCommand() *cobra.Command {
 			if err := p.waiting(cmd, c, http.MethodDelete, path, nil, nil); err != nil {
 				return err
 			}
-			return p.done(&api, map[string]string{"kind": args[0], "sandbox": args[1]}, "the leader deletes the %s of %s %s", args[0], of, args[1])
+			return p.done(&api, map[string]string{"kind": args[0], "sandbox": args[1]}, "the leader deletes the %s of %s %s",
+				args[0], of, args[1])
 		},
 	}
 	api.register(cmd)
@@ -146,7 +149,8 @@ volume stays as it is until it is deleted. See "bivouac runbook client-lost".`,
 				return err
 			}
 			return p.done(&api, made,
-				"the sandbox %s of %s is made of the volume %s; see: bivouac sandboxes show %s", made.Sandbox, made.Owner, args[0], made.Sandbox)
+				"the sandbox %s of %s is made of the volume %s; see: bivouac sandboxes show %s", made.Sandbox, made.Owner, args[0],
+				made.Sandbox)
 		},
 	}
 	api.register(cmd)

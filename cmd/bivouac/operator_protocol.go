@@ -84,7 +84,8 @@ func printProtocol(w io.Writer, info protocolInfo) error {
 		return err
 	}
 	for _, v := range info.Brings {
-		if _, err := fmt.Fprintf(w, "\nversion %d brings: %s\n", v.Version, cmp.Or(v.Brings, "see CHANGELOG.md")); err != nil {
+		if _, err := fmt.Fprintf(w, "\nversion %d brings: %s\n", v.Version,
+			cmp.Or(v.Brings, "see CHANGELOG.md")); err != nil {
 			return err
 		}
 	}
@@ -92,7 +93,11 @@ func printProtocol(w io.Writer, info protocolInfo) error {
 	switch {
 	case info.Newest == nil:
 	case *info.Newest > info.Version:
-		next = fmt.Sprintf("every node knows version %d: \"bivouac operator protocol set %d\" puts it in force, and ends the way back", *info.Newest, *info.Newest)
+		next = fmt.Sprintf(
+			"every node knows version %d: \"bivouac operator protocol set %d\" puts it in force, and ends the way back",
+			*info.Newest,
+			*info.Newest,
+		)
 	case len(info.Brings) > 0:
 		next = "not every node knows a newer version: upgrade the others first"
 	}
@@ -120,7 +125,9 @@ See "bivouac runbook upgrade".`,
 			if err != nil || version < 1 {
 				return usagef("%q is not a protocol version", args[0])
 			}
-			if err := p.confirm(yes, "Raise the cluster's protocol version to %d for good? No node can go back to an older program afterwards.", version); err != nil {
+			if err := p.confirm(yes,
+				"Raise the cluster's protocol version to %d for good? No node can go back to an older program afterwards.",
+				version); err != nil {
 				return err
 			}
 			c, err := p.client(&api)

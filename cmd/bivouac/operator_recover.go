@@ -64,7 +64,8 @@ others' with --survivor: the one to recover from is the one that comes furthest.
 	}
 	cmd.Flags().StringVar(&o.config, "config", "", "the configuration of the node on this machine")
 	cmd.Flags().Uint64Var(&o.until, "until", 0, "leave out every entry after this index")
-	cmd.Flags().StringArrayVar(&o.survivors, "survivor", nil, "another disk that is left: what --describe --json printed there, or its data directory; may be repeated")
+	cmd.Flags().StringArrayVar(&o.survivors, "survivor", nil,
+		"another disk that is left: what --describe --json printed there, or its data directory; may be repeated")
 	cmd.Flags().BoolVar(&o.describe, "describe", false, "only say what the disk holds")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
@@ -107,17 +108,21 @@ func (p *program) recover(cmd *cobra.Command, o recoverOptions) (err error) {
 		return nil
 	}
 	if report.Furthest != report.Disk.Node {
-		return fmt.Errorf("nothing was done: the disk of %s comes further than this one; recover from that one", report.Furthest)
+		return fmt.Errorf("nothing was done: the disk of %s comes further than this one; recover from that one",
+			report.Furthest)
 	}
 	answering, err := rec.Answering(cmd.Context())
 	if err != nil {
 		return err
 	}
 	if len(answering) > 0 {
-		return fmt.Errorf("nothing was done: %s answers; a recovery is for when a majority is lost for good: stop what is left of the cluster first, or let this node join it",
+		return fmt.Errorf("nothing was done: %s answers; a recovery is for when a majority is lost for good: "+
+			"stop what is left of the cluster first, or let this node join it",
 			strings.Join(answering, ", "))
 	}
-	err = p.confirm(o.yes, "Make this disk the whole cluster%s? The disks of the other former members must never be used again.", o.tail(report.Disk))
+	err = p.confirm(o.yes,
+		"Make this disk the whole cluster%s? The disks of the other former members must never be used again.",
+		o.tail(report.Disk))
 	if err != nil {
 		return err
 	}
@@ -198,7 +203,11 @@ func (o recoverOptions) detail(d cluster.Survivor) string {
 	if o.until > 0 {
 		until = o.until
 	}
-	return fmt.Sprintf("recovered from the disk of %s alone, up to index %d; what the lost members had beyond it is lost", d.Node, until)
+	return fmt.Sprintf(
+		"recovered from the disk of %s alone, up to index %d; what the lost members had beyond it is lost",
+		d.Node,
+		until,
+	)
 }
 
 // printSurvivor prints what a disk holds.
@@ -212,10 +221,14 @@ func printSurvivor(w io.Writer, d cluster.Survivor, now time.Time) error {
 	}
 	fmt.Fprintf(&b, "\n  committed       at least up to %d; behind it nobody can tell\n", d.Committed)
 	if last := max(d.CurrentTerm, d.VotedTerm); last > d.LastTerm {
-		fmt.Fprintf(&b, "  later terms     it took part in term %d: a leader of a term after %d may have written what this disk lacks\n", last, d.LastTerm)
+		fmt.Fprintf(&b,
+			"  later terms     it took part in term %d: a leader of a term after %d may have written what this disk lacks\n",
+			last, d.LastTerm)
 	}
 	if d.Poisoned > 0 {
-		fmt.Fprintf(&b, "  stops at        entry %d: %s\n                  --until %d leaves it out, with all that follows\n", d.Poisoned, d.Problem, d.Poisoned-1)
+		fmt.Fprintf(&b,
+			"  stops at        entry %d: %s\n                  --until %d leaves it out, with all that follows\n", d.Poisoned,
+			d.Problem, d.Poisoned-1)
 	}
 	b.WriteString("\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {

@@ -75,7 +75,8 @@ func TestRecover_KillAndDeleteTwoOfThree(t *testing.T) {
 	}
 	again := last.caller
 	again.header = http.Header{"Idempotency-Key": {"k-1"}}
-	if a, err := again.try(http.MethodPost, "/api/settings", once); err != nil || a.status != http.StatusServiceUnavailable ||
+	if a, err := again.try(http.MethodPost, "/api/settings", once); err != nil ||
+		a.status != http.StatusServiceUnavailable ||
 		!strings.Contains(string(a.body), "outcome of this request is unknown") {
 		t.Errorf("the Idempotency-Key of before: %s (%v)", a, err)
 	}
@@ -84,7 +85,8 @@ func TestRecover_KillAndDeleteTwoOfThree(t *testing.T) {
 	}
 	for _, n := range s.nodes {
 		n.ready(t)
-		if a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil); !strings.Contains(string(a.body), `"language":"once"`) {
+		if a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings",
+			nil); !strings.Contains(string(a.body), `"language":"once"`) {
 			t.Errorf("%s shows %s", n.name, a)
 		}
 	}

@@ -33,7 +33,8 @@ volume is gone can't be accepted. See "bivouac runbook workspace".`,
 			if err := p.waiting(cmd, c, http.MethodPost, path, nil, nil); err != nil {
 				return err
 			}
-			return p.done(&api, map[string]string{"sandbox": args[0]}, "the workspace of sandbox %s is accepted; resume the sandbox", args[0])
+			return p.done(&api, map[string]string{"sandbox": args[0]},
+				"the workspace of sandbox %s is accepted; resume the sandbox", args[0])
 		},
 	}
 	api.register(cmd)

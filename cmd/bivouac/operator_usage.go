@@ -81,7 +81,11 @@ much, see "bivouac runbook models".`,
 }
 
 func printUsage(w io.Writer, by string, list []usageInfo) error {
-	heads := map[string][]string{"user": {"USER"}, "model": {"MODEL"}, "conversation": {"CONVERSATION", "USER", "MODEL"}}[by]
+	heads := map[string][]string{
+		"user":         {"USER"},
+		"model":        {"MODEL"},
+		"conversation": {"CONVERSATION", "USER", "MODEL"},
+	}[by]
 	heads = append(heads, "REQUESTS", "ERRORS", "INPUT", "CACHED", "OUTPUT", "MEAN TIME", "COST")
 	if by == "user" {
 		heads = append(heads, "TODAY")
@@ -97,7 +101,8 @@ func printUsage(w io.Writer, by string, list []usageInfo) error {
 		default:
 			rows[i] = []string{deref(u.ConversationID), deref(u.UserID), deref(u.Model)}
 		}
-		rows[i] = append(rows[i], number(u.Requests), number(u.Errors), number(u.InputTokens), number(u.CachedTokens), number(u.OutputTokens),
+		rows[i] = append(rows[i], number(u.Requests), number(u.Errors), number(u.InputTokens), number(u.CachedTokens),
+			number(u.OutputTokens),
 			fmt.Sprintf("%.1fs", u.MeanSeconds), fmt.Sprintf("$%.2f", u.Cost))
 		if u.CostToday != nil {
 			rows[i] = append(rows[i], fmt.Sprintf("$%.2f", *u.CostToday))

@@ -64,9 +64,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
-	root.AddCommand(p.devCommand(), p.serverCommand(), p.statusCommand(), p.configCommand(), p.keysCommand(), p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
+	root.AddCommand(p.devCommand(), p.serverCommand(), p.statusCommand(), p.configCommand(), p.keysCommand(),
+		p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
 		p.conversationsCommand(),
-		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.monitorCommand(), p.completionCommand(), p.versionCommand(),
+		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.monitorCommand(), p.completionCommand(),
+		p.versionCommand(),
 		p.sandboxAgentCommand())
 	usageArgs(root)
 	return root

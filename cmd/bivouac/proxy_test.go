@@ -38,11 +38,13 @@ func sandboxProxy(t *testing.T, nodes []caller) {
 		for _, key := range []string{"", "wrong", *list[0].Key + "x"} {
 			caller{base: *list[0].URL, key: key}.do(t, http.StatusUnauthorized, http.MethodGet, "", nil)
 		}
-		sockets = append(sockets, eventSocket(t, n.base+"/sandboxes/"+info.ID+"/AGENT_SERVER/sockets/events/"+*task.ConversationID, *list[0].Key))
+		sockets = append(sockets,
+			eventSocket(t, n.base+"/sandboxes/"+info.ID+"/AGENT_SERVER/sockets/events/"+*task.ConversationID, *list[0].Key))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := sockets[0].Write(ctx, websocket.MessageText, []byte(`{"role":"user","content":[{"type":"text","text":"through the proxy"}]}`)); err != nil {
+	if err := sockets[0].Write(ctx, websocket.MessageText,
+		[]byte(`{"role":"user","content":[{"type":"text","text":"through the proxy"}]}`)); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range sockets {

@@ -28,8 +28,9 @@ joined by a disk that has less.
 
 With --clear all members that answer forget it for one node, so that its disk starts
 again. Do that only if the disk is the newest one (bivouac runbook disk, case G).`,
-		Example: "  bivouac operator records --config /etc/bivouac/node.hcl\n  bivouac operator records --config /etc/bivouac/node.hcl --clear n2",
-		Args:    cobra.NoArgs,
+		Example: "  bivouac operator records --config /etc/bivouac/node.hcl\n  bivouac operator records --config " +
+			"/etc/bivouac/node.hcl --clear n2",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(configFile)
 			if err != nil {

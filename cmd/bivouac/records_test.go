@@ -41,12 +41,14 @@ func TestServer_RecordsAreShownAndCleared(t *testing.T) {
 	copyTo(data+".older", data)
 	mustRun(t, nil, "operator", "adopt-disk", "--yes", "--config", n.config)
 	n.start()
-	if code := n.process.wait(t); code != exitFailed || !strings.Contains(n.process.stderr.String(), "objects to the start of this node") {
+	if code := n.process.wait(t); code != exitFailed || !strings.Contains(n.process.stderr.String(),
+		"objects to the start of this node") {
 		t.Fatalf("the older disk: exit %d: %s", code, n.process.stderr.String())
 	}
 	key := []string{"--api-key-file", s.keyFile}
 	user := filepath.Join(s.dir, "user-key")
-	value := mustRun(t, nil, "keys", "create", "--user", "alice", "--name", "laptop", "--address", s.nodes[0].base, key[0], key[1])
+	value := mustRun(t, nil, "keys", "create", "--user", "alice", "--name", "laptop", "--address", s.nodes[0].base,
+		key[0], key[1])
 	if err := os.WriteFile(user, []byte(value), 0o600); err != nil {
 		t.Fatal(err)
 	}

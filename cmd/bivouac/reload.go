@@ -152,10 +152,12 @@ func (r *reloader) reload() error {
 	r.running = running
 	r.log.Info("configuration read again", "path", r.path, "settings", strings.Join(changes.applied, ", "))
 	if len(changes.restart) > 0 {
-		r.log.Warn("changed settings need a restart of this node", "path", r.path, "settings", strings.Join(changes.restart, ", "))
+		r.log.Warn("changed settings need a restart of this node", "path", r.path, "settings",
+			strings.Join(changes.restart, ", "))
 	}
 	if len(changes.cluster) > 0 {
-		r.log.Warn("changed settings are the cluster's and are ignored: bivouac config set puts them in force", "path", r.path, "settings", strings.Join(changes.cluster, ", "))
+		r.log.Warn("changed settings are the cluster's and are ignored: bivouac config set puts them in force", "path",
+			r.path, "settings", strings.Join(changes.cluster, ", "))
 	}
 	return nil
 }

@@ -111,7 +111,12 @@ func (n *serverNode) rewrite(t *testing.T, change func(string) string) {
 // A real process: what changes at SIGHUP, what is named, and what a file with mistakes does.
 func TestBinary_Hangup_AppliesAndNames(t *testing.T) {
 	t.Parallel()
-	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), more: "limits {\n  rate_per_second = 0\n}\n"})
+	s := newServers(t,
+		serverOptions{
+			nomad: "http://" + freeAddress(t),
+			vault: "http://" + freeAddress(t),
+			more:  "limits {\n  rate_per_second = 0\n}\n",
+		})
 	n := s.nodes[0]
 	n.start()
 	// refused counts the answers of 429 among ten requests.
@@ -137,7 +142,8 @@ func TestBinary_Hangup_AppliesAndNames(t *testing.T) {
 	}
 	moved := filepath.Join(n.dir, "elsewhere")
 	n.rewrite(t, func(text string) string {
-		text = strings.Replace(text, "rate_per_second = 0", "rate_per_second = 0.001\n  body_size = 2048\n  user {\n    running_sandboxes = 7\n  }", 1)
+		text = strings.Replace(text, "rate_per_second = 0",
+			"rate_per_second = 0.001\n  body_size = 2048\n  user {\n    running_sandboxes = 7\n  }", 1)
 		return text + "backup {\n  dir = \"" + moved + "\"\n}\n"
 	})
 	n.process.signal(t, syscall.SIGHUP)

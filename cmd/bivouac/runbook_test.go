@@ -17,12 +17,14 @@ func TestRunbook_ListsPrintsAndKnowsNoOther(t *testing.T) {
 
 	var entries []struct{ Name, Title, Text string }
 	code, text, _ := runCommand(t, nil, "runbook", "--json")
-	if err := json.Unmarshal([]byte(text), &entries); code != exitOK || err != nil || len(entries) != strings.Count(list, "\n")-1 {
+	if err := json.Unmarshal([]byte(text), &entries); code != exitOK || err != nil ||
+		len(entries) != strings.Count(list, "\n")-1 {
 		t.Errorf("exit %d, %v: %d entries for\n%s", code, err, len(entries), list)
 	}
 	entries = append(entries[:0], entries[0])
 	code, text, _ = runCommand(t, nil, "runbook", "disk", "--json")
-	if err := json.Unmarshal([]byte(text), &entries[0]); code != exitOK || err != nil || entries[0].Name != "disk" || entries[0].Text == "" {
+	if err := json.Unmarshal([]byte(text), &entries[0]); code != exitOK || err != nil || entries[0].Name != "disk" ||
+		entries[0].Text == "" {
 		t.Errorf("exit %d, %v: %.200s", code, err, text)
 	}
 }

@@ -114,11 +114,14 @@ opened end.`,
 			if err != nil {
 				return err
 			}
-			path := "/" + url.PathEscape(args[0]) + "/ports/" + url.PathEscape(args[1]) + "/share?" + url.Values{"id": {id}}.Encode()
+			path := "/" + url.PathEscape(args[0]) + "/ports/" + url.PathEscape(args[1]) + "/share?" + url.Values{
+				"id": {id},
+			}.Encode()
 			if err := p.ofEither(cmd, c, http.MethodDelete, path, nil); err != nil {
 				return err
 			}
-			return p.done(&api, map[string]string{"sandbox": args[0], "port": args[1], "share": id}, "sandbox %s shares %s no more", args[0], args[1])
+			return p.done(&api, map[string]string{"sandbox": args[0], "port": args[1], "share": id},
+				"sandbox %s shares %s no more", args[0], args[1])
 		},
 	}
 	api.register(cmd)

@@ -12,11 +12,14 @@ import (
 const sandboxesPath = "/api/v1/operator/sandboxes"
 
 func (p *program) sandboxesCommand() *cobra.Command {
-	return groupCommand("sandboxes", "List, show, pause, resume and delete any user's sandboxes, read their logs, replace their keys",
+	return groupCommand("sandboxes", "List, show, pause, resume and delete any user's sandboxes, "+
+		"read their logs, replace their keys",
 		p.sandboxesListCommand(), p.sandboxesShowCommand(), p.sandboxesLogsCommand(),
 		p.sandboxActCommand("pause", "Pause any user's sandbox", http.MethodPost, "/pause", "pauses"),
-		p.sandboxActCommand("resume", "Resume any user's sandbox, within the user's limits", http.MethodPost, "/resume", "resumes"),
-		p.sandboxActCommand("rotate-key", "Replace the key of any user's sandbox; a running one starts again", http.MethodPost, "/rotate-key", "gets another key"),
+		p.sandboxActCommand("resume", "Resume any user's sandbox, within the user's limits", http.MethodPost, "/resume",
+			"resumes"),
+		p.sandboxActCommand("rotate-key", "Replace the key of any user's sandbox; a running one starts again",
+			http.MethodPost, "/rotate-key", "gets another key"),
 		p.sandboxActCommand("delete", "Delete any user's sandbox and its workspace", http.MethodDelete, "", "is deleted"),
 		p.sandboxesShareCommand(), p.sandboxesSharesCommand(), p.sandboxesUnshareCommand())
 }

@@ -35,7 +35,11 @@ var _ scheduler.Marks = secretStore{}
 
 // newSecretStore wraps a store for one node.
 func newSecretStore(store secrets.Store, view func() *fsm.View, log *slog.Logger) secretStore {
-	return secretStore{store: secrets.NewGuard(store, func() string { return view().ClusterID() }, log), view: view, log: log}
+	return secretStore{
+		store: secrets.NewGuard(store, func() string { return view().ClusterID() }, log),
+		view:  view,
+		log:   log,
+	}
 }
 
 // Write stores a new version with the current birth and returns its reference. Below protocol
@@ -77,7 +81,10 @@ func (s secretStore) Undelete(ctx context.Context, path string, version int) err
 // Collect asks judge about old versions. It does not destroy a version that a backup refers to, because a
 // restore would need it, and the store keeps later writes from pushing it out. While the backups can't be
 // read that holds for every version.
-func (s secretStore) Collect(ctx context.Context, judge func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
+func (s secretStore) Collect(
+	ctx context.Context,
+	judge func(scheduler.SecretEntry) scheduler.SecretVerdict,
+) (scheduler.SecretsCollected, error) {
 	named := s.named(ctx)
 	did, err := s.store.Collect(ctx, secrets.Birth(s.view().Birth()), func(e secrets.Entry) secrets.Verdict {
 		verdict := judge(scheduler.SecretEntry{
@@ -159,7 +166,8 @@ func (s sharedSecrets) Read(ctx context.Context, ref fsm.SecretRef) (map[string]
 func readSecret(ctx context.Context, store *secrets.Guard, ref fsm.SecretRef) (map[string]string, error) {
 	created, err := parseCreated(ref.Created)
 	if err != nil {
-		return nil, fsm.Errorf(fsm.CodeNotFound, "the reference to the secret says that it was written at %.40q, which is no time", ref.Created)
+		return nil, fsm.Errorf(fsm.CodeNotFound,
+			"the reference to the secret says that it was written at %.40q, which is no time", ref.Created)
 	}
 	data, err := store.Read(ctx, ref.Path, ref.Version, created)
 	return data, secretError(err)
@@ -211,7 +219,8 @@ func secretError(err error) error {
 	case errors.As(err, &reused):
 		return fsm.Errorf(fsm.CodeNotFound, "%s", reused.Error())
 	case errors.Is(err, secrets.ErrFull):
-		return fsm.Errorf(fsm.CodeConflict, "too many versions of this secret were written: remove the secret and save it again; "+
+		return fsm.Errorf(fsm.CodeConflict, "too many versions of this secret were written: "+
+			"remove the secret and save it again; "+
 			"if that does not help, wait until no backup names the old ones")
 	case errors.Is(err, secrets.ErrConflict):
 		return fsm.Errorf(fsm.CodeConflict, "the mark in the secret store was written by another leader")

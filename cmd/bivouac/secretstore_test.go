@@ -32,7 +32,8 @@ func newOneNode(t *testing.T, cluster string, store secrets.Store) *oneNode {
 func (n *oneNode) apply(body fsm.Body) {
 	n.t.Helper()
 	n.index++
-	if _, err := n.state.Apply(n.index, fsm.NewCommand("c"+string(rune('a'+n.index)), time.Unix(1e9, 0), "ada", body)); err != nil {
+	if _, err := n.state.Apply(n.index,
+		fsm.NewCommand("c"+string(rune('a'+n.index)), time.Unix(1e9, 0), "ada", body)); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -79,7 +80,8 @@ func TestSecretStore_ReferencesSayWhenFromProtocolVersion3(t *testing.T) {
 	if got := n.state.View().Settings("ada").LLMAPIKey; got != ref {
 		t.Errorf("the state holds %+v, want %+v", got, ref)
 	}
-	if _, err := n.Collect(ctx, func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretKeep }); err != nil {
+	if _, err := n.Collect(ctx,
+		func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretKeep }); err != nil {
 		t.Error(err)
 	}
 }
@@ -104,10 +106,12 @@ func TestSecretStore_AnotherClustersMark_IsNamed(t *testing.T) {
 		t.Errorf("%+v, %t, %v", got, found, err)
 	}
 	_, werr := second.Write(ctx, testSecretPath, map[string]string{"value": "b"})
-	_, cerr := second.Collect(ctx, func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretUnreferenced })
+	_, cerr := second.Collect(ctx,
+		func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretUnreferenced })
 	for _, err := range []error{werr, cerr, second.Delete(ctx, testSecretPath), second.Undelete(ctx, testSecretPath, 1)} {
 		var coded *fsm.Error
-		if !errors.As(err, &coded) || coded.Code != fsm.CodeSecretStore || !strings.Contains(coded.Message, "belongs to cluster c1") {
+		if !errors.As(err, &coded) || coded.Code != fsm.CodeSecretStore ||
+			!strings.Contains(coded.Message, "belongs to cluster c1") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -133,7 +137,8 @@ func TestSecretError_PassesOnWhatHelps(t *testing.T) {
 	}
 	err := secretError(&secrets.DeniedError{Capability: "update", Path: "secret/undelete/x"})
 	var denied *scheduler.Denied
-	if fsm.CodeOf(err) != fsm.CodeSecretStore || !errors.As(err, &denied) || denied.Path != "secret/undelete/x" || denied.Capability != "update" {
+	if fsm.CodeOf(err) != fsm.CodeSecretStore || !errors.As(err, &denied) || denied.Path != "secret/undelete/x" ||
+		denied.Capability != "update" {
 		t.Errorf("a missing permission: %v, %+v", err, denied)
 	}
 	if secretError(nil) != nil {
@@ -163,7 +168,8 @@ func TestSecretStore_WhatABackupNamesIsNotDestroyed(t *testing.T) {
 		"named": {namedBackups{named: true}, 0}, "unreadable": {namedBackups{err: errors.New("not mounted")}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sealed, err := secrets.OpenSealed(t.TempDir(), secrets.SealedOptions{Grace: time.Nanosecond, Retention: time.Nanosecond})
+			sealed, err := secrets.OpenSealed(t.TempDir(),
+				secrets.SealedOptions{Grace: time.Nanosecond, Retention: time.Nanosecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +182,8 @@ func TestSecretStore_WhatABackupNamesIsNotDestroyed(t *testing.T) {
 			}
 			var deleted, destroyed int
 			for range 3 {
-				did, err := n.Collect(t.Context(), func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretUnreferenced })
+				did, err := n.Collect(t.Context(),
+					func(scheduler.SecretEntry) scheduler.SecretVerdict { return scheduler.SecretUnreferenced })
 				if err != nil {
 					t.Fatal(err)
 				}

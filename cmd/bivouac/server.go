@@ -171,7 +171,8 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	}
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
-		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault, runner: runner, log: log, registry: registry, certificates: dates,
+		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault,
+		runner: runner, log: log, registry: registry, certificates: dates,
 		store: store, seeds: c.Seeds, apiURLs: c.Sandboxes.APIURLs,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},
 	}
@@ -206,7 +207,8 @@ func (c *PeerConfig) tls() peernet.TLSFiles {
 func (c *PeerConfig) vaultSigner(vault *secrets.Vault) peernet.Signer {
 	return func(ctx context.Context, r *x509.CertificateRequest, csr []byte) ([]byte, error) {
 		ask := secrets.CertificateRequest{
-			Mount: c.PKIMount, Role: c.PKIRole, CSR: csr, CommonName: r.Subject.CommonName, DNSNames: r.DNSNames, TTL: c.CertificateLifetime,
+			Mount: c.PKIMount, Role: c.PKIRole, CSR: csr, CommonName: r.Subject.CommonName, DNSNames: r.DNSNames,
+			TTL: c.CertificateLifetime,
 		}
 		for _, ip := range r.IPAddresses {
 			ask.IPs = append(ask.IPs, ip.String())
@@ -220,7 +222,8 @@ func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) sec
 	return secrets.VaultConfig{
 		Address: v.Address, CAFile: v.CAFile, Namespace: v.Namespace, AuthMount: v.AuthMount,
 		RoleID: v.RoleID, RoleIDFile: v.RoleIDFile, SecretIDFile: v.SecretIDFile,
-		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace, Retention: v.SecretRetention, Logger: log, Registerer: registry,
+		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace,
+		Retention: v.SecretRetention, Logger: log, Registerer: registry,
 	}
 }
 

@@ -182,8 +182,10 @@ func (i *inspection) pair(subject, certFile, keyFile string) {
 		i.add(checkFail, subject+".cert_file", "%s", err)
 		return
 	}
-	names := strings.Join(slices.Concat(pair.Leaf.DNSNames, peernet.Hosts(&x509.Certificate{IPAddresses: pair.Leaf.IPAddresses})), ", ")
-	i.expiry(subject+".cert_file", fmt.Sprintf("%s (for %s)", certFile, cmp.Or(names, pair.Leaf.Subject.CommonName)), pair.Leaf.NotAfter)
+	names := strings.Join(slices.Concat(pair.Leaf.DNSNames,
+		peernet.Hosts(&x509.Certificate{IPAddresses: pair.Leaf.IPAddresses})), ", ")
+	i.expiry(subject+".cert_file", fmt.Sprintf("%s (for %s)", certFile, cmp.Or(names, pair.Leaf.Subject.CommonName)),
+		pair.Leaf.NotAfter)
 	i.add(checkOK, subject+".key_file", "%s", keyFile)
 }
 
@@ -223,7 +225,8 @@ func (i *inspection) http(c HTTPConfig) {
 	host, _, err := net.SplitHostPort(c.Address)
 	if c.CertFile == "" && (err != nil || !isLoopback(host)) {
 		i.add(checkWarn, "http.address",
-			"plain HTTP on %s: API keys and secrets cross the network readable; set http { tls {} }, or let a firewall admit the load balancer alone", c.Address)
+			"plain HTTP on %s: API keys and secrets cross the network readable; set http { tls {} }, "+
+				"or let a firewall admit the load balancer alone", c.Address)
 		return
 	}
 	i.add(checkOK, "http.address", "%s", c.Address)

@@ -140,8 +140,16 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		{"writable_ca", func(n *checkedNode) { n.chmod("ca.pem", 0o646) },
 			[]string{"fail  peer.ca_file: ", "fail  nomad.ca_file: ", "fail  vault.ca_file: "}},
 		{"missing_key", func(n *checkedNode) { os.Remove(n.path("n1-key.pem")) }, []string{"fail  peer.key_file: "}},
-		{"missing_secret_id", func(n *checkedNode) { os.Remove(n.path("secret-id")) }, []string{"fail  vault.secret_id_file: "}},
-		{"blank_secret_id", func(n *checkedNode) { n.write("secret-id", "\n", 0o600) }, []string{"fail  vault.secret_id_file: "}},
+		{
+			"missing_secret_id",
+			func(n *checkedNode) { os.Remove(n.path("secret-id")) },
+			[]string{"fail  vault.secret_id_file: "},
+		},
+		{
+			"blank_secret_id",
+			func(n *checkedNode) { n.write("secret-id", "\n", 0o600) },
+			[]string{"fail  vault.secret_id_file: "},
+		},
 		{"damaged_certificate", func(n *checkedNode) { n.write("api.pem", "-----BEGIN CERTIFICATE-----\n", 0o644) },
 			[]string{"fail  http.tls.cert_file: "}},
 		{"damaged_ca", func(n *checkedNode) { n.write("ca.pem", "no PEM\n", 0o644) },
@@ -155,7 +163,11 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		}, []string{"fail  peer.ca_key_file: "}},
 		{"another_ca_key", func(n *checkedNode) { n.edit(ownKey, ownKey+"  ca_key_file = \"n1-key.pem\"\n") },
 			[]string{"warn  peer.ca_key_file: the certificate can't be renewed: "}},
-		{"another_node", func(n *checkedNode) { n.edit(`node_name        = "n1"`, `node_name = "n2"`) }, []string{"fail  peer.cert_file: "}},
+		{
+			"another_node",
+			func(n *checkedNode) { n.edit(`node_name        = "n1"`, `node_name = "n2"`) },
+			[]string{"fail  peer.cert_file: "},
+		},
 		{"foreign_ca", foreignCA, []string{"fail  peer.cert_file: "}},
 		{"data_dir_is_a_file", func(n *checkedNode) { n.write("data", "x", 0o600) }, []string{"fail  data_dir: "}},
 		{"open_data_dir", openDataDir, []string{"warn  data_dir: "}},
@@ -164,13 +176,25 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		}, []string{"warn  http.address: plain HTTP on :8440: "}},
 		{"plain_vault", func(n *checkedNode) { n.edit("https://vault", "http://vault") }, []string{"warn  vault.address: "}},
 		{"plain_nomad", func(n *checkedNode) { n.edit("https://nomad", "http://nomad") }, []string{"warn  nomad.address: "}},
-		{"docker_bridge", func(n *checkedNode) { n.edit(`docker_network = "bivouac"`, "") }, []string{"warn  nomad.docker_network: "}},
+		{
+			"docker_bridge",
+			func(n *checkedNode) { n.edit(`docker_network = "bivouac"`, "") },
+			[]string{"warn  nomad.docker_network: "},
+		},
 		{"plain_on_loopback", func(n *checkedNode) { n.edit("https://vault.example.org", "http://127.0.0.1") }, nil},
-		{"everybody_is_a_proxy", func(n *checkedNode) { n.trust(`"0.0.0.0/0"`) }, []string{"fail  limits.trusted_proxies: 0.0.0.0/0 "}},
+		{
+			"everybody_is_a_proxy",
+			func(n *checkedNode) { n.trust(`"0.0.0.0/0"`) },
+			[]string{"fail  limits.trusted_proxies: 0.0.0.0/0 "},
+		},
 		{"half_of_everybody", func(n *checkedNode) { n.trust(`"10.1.2.3", "128.0.0.0/1", "::/0"`) },
 			[]string{"fail  limits.trusted_proxies: 128.0.0.0/1 ", "fail  limits.trusted_proxies: ::/0 "}},
 		{"private_proxies", func(n *checkedNode) { n.trust(`"10.0.0.0/8", "192.168.1.4", "fd00:1::/48"`) }, nil},
-		{"no_limits", func(n *checkedNode) { n.edit("rate_per_second = 100", "rate_per_second = 0") }, []string{"warn  limits: "}},
+		{
+			"no_limits",
+			func(n *checkedNode) { n.edit("rate_per_second = 100", "rate_per_second = 0") },
+			[]string{"warn  limits: "},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := newCheckedNode(t)

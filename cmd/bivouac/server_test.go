@@ -116,7 +116,10 @@ func (s *serverCluster) add(t testing.TB, name, peer string) *serverNode {
 	mustRun(t, nil, "tls", "issue", "--dir", filepath.Join(s.dir, "tls"), "--node", name, "--host", "127.0.0.1")
 	scheme, https := "http", ""
 	if o.https {
-		scheme, https = "https", fmt.Sprintf("  tls {\n    cert_file = \"../tls/%s.pem\"\n    key_file  = \"../tls/%[1]s-key.pem\"\n  }\n", name)
+		scheme, https = "https", fmt.Sprintf(
+			"  tls {\n    cert_file = \"../tls/%s.pem\"\n    key_file  = \"../tls/%[1]s-key.pem\"\n  }\n",
+			name,
+		)
 	}
 	address := freeAddress(t)
 	n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + address}}
@@ -258,8 +261,10 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 	}
 	for _, n := range nodes {
 		for path, body := range map[string]any{
-			"/api/settings":             map[string]any{"language": "fr", "llm_api_key": "canary"},
-			"/api/add-git-providers":    map[string]any{"provider_tokens": map[string]any{"github": map[string]any{"token": "canary"}}},
+			"/api/settings": map[string]any{"language": "fr", "llm_api_key": "canary"},
+			"/api/add-git-providers": map[string]any{
+				"provider_tokens": map[string]any{"github": map[string]any{"token": "canary"}},
+			},
 			"/api/v1/app-conversations": map[string]any{"secrets": map[string]any{"A": "canary"}},
 		} {
 			a := n.do(t, http.StatusServiceUnavailable, http.MethodPost, path, body)
@@ -327,16 +332,19 @@ func TestServer_WithoutNomadAndVault(t *testing.T) {
 		if !strings.Contains(stderr, "needs an operator's key") {
 			return errors.New(stderr)
 		}
-		code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config, "--api-key-file", s.keyFile)
+		code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config,
+			"--api-key-file", s.keyFile)
 		if code != exitOK {
 			return errors.New(stderr)
 		}
 		return nil
 	})
-	if table := mustRun(t, nil, "operator", "status", "--address", left.base, "--api-key-file", s.keyFile); strings.Contains(table, "\n"+gone.name+" ") {
+	if table := mustRun(t, nil, "operator", "status", "--address", left.base, "--api-key-file",
+		s.keyFile); strings.Contains(table, "\n"+gone.name+" ") {
 		t.Errorf("%s is still a member:\n%s", gone.name, table)
 	}
-	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config, "--api-key-file", s.keyFile)
+	code, _, stderr = runCommand(t, nil, "operator", "remove", gone.name, "--yes", "--config", left.config,
+		"--api-key-file", s.keyFile)
 	if code != exitFailed || !strings.Contains(stderr, "no node") {
 		t.Errorf("removing it again: exit %d: %s", code, stderr)
 	}
@@ -360,10 +368,12 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 		t.Errorf("keys create printed %q", alice)
 	}
 	var keys []keyInfo
-	if err := json.Unmarshal([]byte(run("keys", "list", "--json")), &keys); err != nil || len(keys) != 2 || keys[1].User != "alice" || keys[1].Key != "" {
+	if err := json.Unmarshal([]byte(run("keys", "list", "--json")), &keys); err != nil || len(keys) != 2 ||
+		keys[1].User != "alice" || keys[1].Key != "" {
 		t.Errorf("keys list --json: %+v, %v", keys, err)
 	}
-	if table := run("keys", "list"); !strings.Contains(table, "alice") || !strings.HasPrefix(table, "ID  USER") || strings.Contains(table, alice) {
+	if table := run("keys", "list"); !strings.Contains(table, "alice") || !strings.HasPrefix(table, "ID  USER") ||
+		strings.Contains(table, alice) {
 		t.Errorf("keys list:\n%s", table)
 	}
 	env := map[string]string{"BIVOUAC_ADDR": s.nodes[2].base, "BIVOUAC_API_KEY": alice}
@@ -377,15 +387,18 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 	refused("not an operator's", env, "keys", "list")
 	refused("not an operator's", env, "specs", "apply", "testdata/specs/good.hcl")
 	run("keys", "revoke", "2")
-	refused("does not know this API key", map[string]string{"BIVOUAC_ADDR": s.nodes[0].base, "BIVOUAC_API_KEY": alice}, "operator", "status")
+	refused("does not know this API key", map[string]string{"BIVOUAC_ADDR": s.nodes[0].base, "BIVOUAC_API_KEY": alice},
+		"operator", "status")
 	refused("answered 404", nil, append([]string{"keys", "revoke", "99"}, flags...)...)
-	refused("connect: connection refused", map[string]string{"BIVOUAC_API_KEY": alice}, "keys", "list", "--address", "http://"+freeAddress(t))
+	refused("connect: connection refused", map[string]string{"BIVOUAC_API_KEY": alice}, "keys", "list", "--address",
+		"http://"+freeAddress(t))
 
 	run("specs", "apply", "testdata/specs/good.hcl")
 	if table := run("sandboxes", "list", "--all"); !strings.Contains(table, "ISOLATION") {
 		t.Errorf("sandboxes list:\n%s", table)
 	}
-	if table := run("specs", "list"); !strings.Contains(table, "plain") || strings.Index(table, "ghcr.io") > strings.Index(table, "plain") {
+	if table := run("specs", "list"); !strings.Contains(table, "plain") ||
+		strings.Index(table, "ghcr.io") > strings.Index(table, "plain") {
 		t.Errorf("specs list:\n%s", table)
 	}
 	for _, n := range s.all() {
@@ -405,20 +418,25 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 	run("users", "set", "alice", "--idle-timeout", "2h", "--running-sandboxes", "5")
 	var users []userInfo
 	run("users", "set", "alice", "--total-sandboxes", "9", "--max-running", "never")
-	if err := json.Unmarshal([]byte(run("users", "list", "--json")), &users); err != nil || len(users) < 2 || users[1].ID != "alice" ||
-		users[1].Limits == nil || *users[1].Limits != (userLimits{Running: 5, Total: 9}) || *users[1].Policy.IdleTimeout != "2h0m0s" {
+	if err := json.Unmarshal([]byte(run("users", "list", "--json")), &users); err != nil || len(users) < 2 ||
+		users[1].ID != "alice" ||
+		users[1].Limits == nil || *users[1].Limits != (userLimits{Running: 5, Total: 9}) ||
+		*users[1].Policy.IdleTimeout != "2h0m0s" {
 		t.Errorf("users list --json: %+v, %v", users, err)
 	}
-	if table := run("users", "list"); !strings.Contains(table, "idle_timeout=2h0m0s,max_running=never") || !strings.Contains(table, "running=5,total=9") {
+	if table := run("users", "list"); !strings.Contains(table, "idle_timeout=2h0m0s,max_running=never") ||
+		!strings.Contains(table, "running=5,total=9") {
 		t.Errorf("users list:\n%s", table)
 	}
-	if table := run("users", "set", "alice", "--default-policy", "--default-limits"); strings.Contains(table, "running=5") || strings.Contains(table, "never") {
+	if table := run("users", "set", "alice", "--default-policy",
+		"--default-limits"); strings.Contains(table, "running=5") || strings.Contains(table, "never") {
 		t.Errorf("users set --default-…:\n%s", table)
 	}
 	refused("there is no user", nil, append([]string{"users", "set", "nobody", "--cpu", "5"}, flags...)...)
 
 	var status statusReport
-	if err := json.Unmarshal([]byte(run("operator", "status", "--json")), &status); err != nil || len(status.Servers) != 3 || !status.Ready {
+	if err := json.Unmarshal([]byte(run("operator", "status", "--json")), &status); err != nil ||
+		len(status.Servers) != 3 || !status.Ready {
 		t.Errorf("operator status --json: %+v, %v", status, err)
 	}
 	if table := run("operator", "status"); strings.Count(table, "\n") < 4 || !strings.Contains(table, "n3") {

@@ -296,8 +296,10 @@ func everySeedEndpoint(t *testing.T, nodes []caller) {
 	for i, n := range nodes {
 		others := slices.Concat(nodes[:i], nodes[i+1:])
 		language := fmt.Sprintf("l%d", i)
-		n.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": language, "llm_model": "m", "llm_api_key": "sk-test"})
-		n.do(t, http.StatusOK, http.MethodPost, "/api/add-git-providers", map[string]any{"provider_tokens": map[string]any{"github": map[string]any{"token": "t", "host": "h" + language}}})
+		n.do(t, http.StatusOK, http.MethodPost, "/api/settings",
+			map[string]any{"language": language, "llm_model": "m", "llm_api_key": "sk-test"})
+		n.do(t, http.StatusOK, http.MethodPost, "/api/add-git-providers",
+			map[string]any{"provider_tokens": map[string]any{"github": map[string]any{"token": "t", "host": "h" + language}}})
 		for _, o := range append(others, n) {
 			var got struct {
 				Language *string            `json:"language"`

@@ -53,7 +53,8 @@ the nodes' files too ("bivouac runbook backup").`,
 	api.register(cmd)
 	api.registerJSON(cmd)
 	cmd.Flags().BoolVar(&o.force, "force", false, "replace the file if there is one")
-	cmd.Flags().BoolVar(&o.stale, "stale", false, "take what the node has, without asking the leader: newer writes may be missing")
+	cmd.Flags().BoolVar(&o.stale, "stale", false,
+		"take what the node has, without asking the leader: newer writes may be missing")
 	return cmd
 }
 
@@ -100,7 +101,8 @@ func (p *program) saveSnapshot(ctx context.Context, c *client.Client, o saveOpti
 		return printJSON(out, newSnapshotReport(saved))
 	}
 	m := saved.Manifest
-	_, err = fmt.Fprintf(out, "saved %s: cluster %s at index %d, term %d, protocol version %d; %s, verified and loaded on trial\n",
+	_, err = fmt.Fprintf(out, "saved %s: cluster %s at index %d, term %d, protocol version %d; %s, "+
+		"verified and loaded on trial\n",
 		o.file, m.ClusterID, m.Index, m.Term, m.ProtocolVersion, formatSize(saved.Size))
 	return err
 }

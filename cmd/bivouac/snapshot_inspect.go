@@ -89,14 +89,21 @@ func printSnapshot(w io.Writer, r snapshotReport) error {
 	}
 	facts := [][]string{
 		{"file", fmt.Sprintf("%s, %s; every checksum is right and the state can be loaded", r.File, formatSize(r.Size))},
-		{"created", fmt.Sprintf("%s by node %s, bivouac %s (%s)", formatTime(m.Created), orDash(m.Node), orDash(m.Version), why)},
+		{
+			"created",
+			fmt.Sprintf("%s by node %s, bivouac %s (%s)", formatTime(m.Created), orDash(m.Node), orDash(m.Version), why),
+		},
 		{"cluster", orDash(m.ClusterID)},
 		{"index", fmt.Sprintf("%d, term %d", m.Index, m.Term)},
-		{"versions", fmt.Sprintf("file format %d, state format %d, protocol version %d", m.Format, m.StateFormat, m.ProtocolVersion)},
+		{
+			"versions",
+			fmt.Sprintf("file format %d, state format %d, protocol version %d", m.Format, m.StateFormat, m.ProtocolVersion),
+		},
 		{"secrets", fmt.Sprintf("%d versions are referred to; the values are not in the file", r.SecretReferences)},
 	}
 	if m.History != nil {
-		facts = append(facts[:3], append([][]string{{"history", fmt.Sprintf("%s, epoch %d", m.History.ID, m.History.Epoch)}}, facts[3:]...)...)
+		facts = append(facts[:3],
+			append([][]string{{"history", fmt.Sprintf("%s, epoch %d", m.History.ID, m.History.Epoch)}}, facts[3:]...)...)
 	}
 	for _, f := range facts {
 		if _, err := fmt.Fprintf(w, "%-9s %s\n", f[0], f[1]); err != nil {

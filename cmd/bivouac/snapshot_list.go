@@ -46,7 +46,8 @@ every node has a directory of its own, ask each.`,
 func printBackups(w io.Writer, r backup.Report, now time.Time) error {
 	newest := "the cluster has recorded no backup"
 	if n := r.Newest; n.File != "" {
-		newest = fmt.Sprintf("newest: %s, made by %s %s ago, index %d", n.File, n.Node, now.Sub(n.Time).Round(time.Second), n.Index)
+		newest = fmt.Sprintf("newest: %s, made by %s %s ago, index %d", n.File, n.Node, now.Sub(n.Time).Round(time.Second),
+			n.Index)
 	}
 	interval := time.Duration(r.Interval * float64(time.Second))
 	fmt.Fprintf(w, "%s; one every %s, %d are kept\n", newest, interval, r.Retain)
@@ -63,7 +64,13 @@ func printBackups(w io.Writer, r backup.Report, now time.Time) error {
 		case f.Verified:
 			state = "verified"
 		}
-		rows[i] = []string{f.File, formatTime(f.Manifest.Created), strconv.FormatUint(f.Manifest.Index, 10), formatSize(f.Size), state}
+		rows[i] = []string{
+			f.File,
+			formatTime(f.Manifest.Created),
+			strconv.FormatUint(f.Manifest.Index, 10),
+			formatSize(f.Size),
+			state,
+		}
 	}
 	return printTable(w, []string{"FILE", "CREATED", "INDEX", "SIZE", "STATE"}, rows)
 }

@@ -89,7 +89,8 @@ func (p *program) restoreSnapshot(ctx context.Context, c *client.Client, o resto
 		fmt.Fprintf(p.stdout, "%s holds cluster %s at index %d, saved %s (%s ago)\n", o.file, m.ClusterID, m.Index,
 			formatTime(m.Created), time.Since(m.Created).Round(time.Second))
 	}
-	if err := p.confirm(o.yes, "Replace the whole state of the cluster at %s by it? What the cluster has now is lost.", c.Address); err != nil {
+	if err := p.confirm(o.yes, "Replace the whole state of the cluster at %s by it? What the cluster has now is lost.",
+		c.Address); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekEnd)

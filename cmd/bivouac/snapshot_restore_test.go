@@ -19,7 +19,8 @@ func (n *serverNode) expectOne(t *testing.T) {
 	t.Helper()
 	b, err := os.ReadFile(n.config)
 	if err == nil {
-		err = os.WriteFile(n.config, []byte(strings.Replace(string(b), "bootstrap_expect = 3", "bootstrap_expect = 1", 1)), 0o600)
+		err = os.WriteFile(n.config, []byte(strings.Replace(string(b), "bootstrap_expect = 3", "bootstrap_expect = 1", 1)),
+			0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +46,8 @@ func TestRestore_ThreeNewDataDirectories(t *testing.T) {
 	run("keys", "revoke", "2")
 	alice := caller{base: n.base, key: stolen}
 	alice.do(t, http.StatusUnauthorized, http.MethodGet, "/api/settings", nil)
-	after := n.do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "lost"}).header.Get("X-Bivouac-Index")
+	after := n.do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"language": "lost"}).header.Get("X-Bivouac-Index")
 
 	refused := func(want string, args ...string) {
 		t.Helper()
@@ -82,7 +84,8 @@ func TestRestore_ThreeNewDataDirectories(t *testing.T) {
 	}
 	refused("truncated", damaged, "--keys", "keep", "--yes")
 	var done cluster.Restored
-	if out := run("operator", "snapshot", "restore", file, "--keys", "suspend", "--yes", "--json"); json.Unmarshal([]byte(out), &done) != nil || done.Suspended != 2 {
+	if out := run("operator", "snapshot", "restore", file, "--keys", "suspend", "--yes",
+		"--json"); json.Unmarshal([]byte(out), &done) != nil || done.Suspended != 2 {
 		t.Fatalf("%s", out)
 	}
 	n.key = key
@@ -114,7 +117,8 @@ func TestRestore_ThreeNewDataDirectories(t *testing.T) {
 	}
 	for _, n := range s.nodes {
 		n.ready(t)
-		if a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil); !strings.Contains(string(a.body), `"language":"once"`) {
+		if a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings",
+			nil); !strings.Contains(string(a.body), `"language":"once"`) {
 			t.Errorf("%s shows %s", n.name, a)
 		}
 	}

@@ -20,7 +20,8 @@ import (
 // savedState saves through a node and returns the file's manifest and state.
 func savedState(t *testing.T, n caller, file string) (snapshotfile.Manifest, []byte) {
 	t.Helper()
-	code, _, stderr := runCommand(t, map[string]string{"BIVOUAC_API_KEY": n.key}, "operator", "snapshot", "save", "--address", n.base, file)
+	code, _, stderr := runCommand(t, map[string]string{"BIVOUAC_API_KEY": n.key}, "operator", "snapshot", "save",
+		"--address", n.base, file)
 	if code != exitOK {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
@@ -71,7 +72,8 @@ func TestDev_SnapshotSave(t *testing.T) {
 	checkInspect(t, filepath.Join(dir, "n1.snap"))
 
 	leader := r.leader(t)
-	before := r.all[leader].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"llm_model": "written before the kill"})
+	before := r.all[leader].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"llm_model": "written before the kill"})
 	r.kill(t, leader)
 	m, state := savedState(t, r.others(leader)[0], filepath.Join(dir, "after.snap"))
 	if !bytes.Contains(state, []byte("written before the kill")) {
@@ -167,9 +169,15 @@ func TestSnapshotSave_KeepsNothingElse(t *testing.T) {
 			w.Header().Set("Content-Length", "1000000")
 			_, _ = w.Write(good[:len(good)/2])
 		}, "unexpected EOF"},
-		"truncated": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(good[:len(good)-600]) }, "the file is truncated"},
-		"damaged":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(flipped) }, "the file is damaged"},
-		"no file":   {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, "not a bivouac snapshot"},
+		"truncated": {
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(good[:len(good)-600]) },
+			"the file is truncated",
+		},
+		"damaged": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(flipped) }, "the file is damaged"},
+		"no file": {
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
+			"not a bivouac snapshot",
+		},
 		"refused": {func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, `{"detail":"no leader"}`)

@@ -71,7 +71,11 @@ func decodeSpecs(body hcl.Body) ([]fsm.Spec, error) {
 				return hcl.Diagnostics{problem(b.LabelRanges[0], "the spec %q is there already, on line %d", id, before.Start.Line)}
 			}
 			defined[id] = b.DefRange
-			spec := fsm.Spec{ID: id, Position: len(specs), Template: fsm.Template{CPU: 500, Memory: 512, Ports: map[string]int{}}}
+			spec := fsm.Spec{
+				ID:       id,
+				Position: len(specs),
+				Template: fsm.Template{CPU: 500, Memory: 512, Ports: map[string]int{}},
+			}
 			diags := decodeSpec(b, &spec)
 			specs = append(specs, spec)
 			return diags
@@ -85,7 +89,11 @@ func decodeSpecs(body hcl.Body) ([]fsm.Spec, error) {
 func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 	t := &spec.Template
 	diags := decodeBodyWith(specNames(b.Body), b.Body, []attr{
-		{name: "driver", required: true, set: setString((*string)(&t.Driver), oneOf("docker", "raw_exec", "process", "mock_driver"))},
+		{
+			name:     "driver",
+			required: true,
+			set:      setString((*string)(&t.Driver), oneOf("docker", "raw_exec", "process", "mock_driver")),
+		},
 		{name: "readiness", set: setString(&t.Readiness, oneOf(fsm.ReadinessAllocation))},
 		{name: "image", set: setString(&t.Image, notEmpty)},
 		{name: "command", set: setString(&t.Command, notEmpty)},
@@ -99,20 +107,29 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 		{name: "cap_add", set: setStrings(&t.CapAdd, oneOf(fsm.Capabilities()...))},
 		{name: "runtime", set: setString(&t.Runtime, notEmpty)},
 		{name: "readonly_rootfs", set: setBool(&t.ReadonlyRootfs)},
-		{name: "isolation", set: setString((*string)(&t.Isolation), oneOf(string(fsm.IsolationStandard), string(fsm.IsolationNone)))},
+		{
+			name: "isolation",
+			set:  setString((*string)(&t.Isolation), oneOf(string(fsm.IsolationStandard), string(fsm.IsolationNone))),
+		},
 		{name: "start_timeout", set: setDuration(&t.StartTimeout, time.Second, time.Hour)},
 		{name: "pool", set: setInt(&spec.Pool, 0, maxPool)},
 		{name: "agents", set: setAgents(&spec.Agents)},
 		{name: "allow_agent_command", set: setBool(&spec.AllowAgentCommand)},
 	}, []nested{
 		{name: "policy", decode: func(b *hcl.Block) hcl.Diagnostics { return decodePolicy(b, &t.Policy) }},
-		{name: "port", label: "name", many: true, decode: func(b *hcl.Block) hcl.Diagnostics { return decodePort(b, t.Ports) }},
+		{
+			name:   "port",
+			label:  "name",
+			many:   true,
+			decode: func(b *hcl.Block) hcl.Diagnostics { return decodePort(b, t.Ports) },
+		},
 		{name: "volume", decode: func(b *hcl.Block) hcl.Diagnostics {
 			return decodeBody(b.Body, []attr{{name: "path", required: true, set: setString(&t.VolumePath, isAbsolutePath)}}, nil)
 		}},
 	})
 	if !specIDPattern.MatchString(spec.ID) {
-		diags = append(diags, problem(b.LabelRanges[0], "%q is not a spec id: a label or an image reference of at most 255 characters", spec.ID))
+		diags = append(diags,
+			problem(b.LabelRanges[0], "%q is not a spec id: a label or an image reference of at most 255 characters", spec.ID))
 	}
 	if diags.HasErrors() {
 		return diags
@@ -130,7 +147,9 @@ func decodeSpec(b *hcl.Block, spec *fsm.Spec) hcl.Diagnostics {
 // its line.
 func specNames(body hcl.Body) *hcl.EvalContext {
 	ports := map[string]cty.Value{}
-	content, _, _ := body.PartialContent(&hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "port", LabelNames: []string{"name"}}}})
+	content, _, _ := body.PartialContent(&hcl.BodySchema{
+		Blocks: []hcl.BlockHeaderSchema{{Type: "port", LabelNames: []string{"name"}}},
+	})
 	for _, b := range content.Blocks {
 		name := strings.ToLower(b.Labels[0])
 		ports[name] = cty.StringVal("${port." + name + "}")
@@ -144,7 +163,9 @@ func specNames(body hcl.Body) *hcl.EvalContext {
 func decodePort(b *hcl.Block, ports map[string]int) hcl.Diagnostics {
 	name := b.Labels[0]
 	if !portNamePattern.MatchString(name) {
-		return hcl.Diagnostics{problem(b.LabelRanges[0], "%q is not a port name: A-Z, 0-9 and \"_\", such as \"AGENT_SERVER\"", name)}
+		return hcl.Diagnostics{
+			problem(b.LabelRanges[0], "%q is not a port name: A-Z, 0-9 and \"_\", such as \"AGENT_SERVER\"", name),
+		}
 	}
 	if _, ok := ports[name]; ok {
 		return hcl.Diagnostics{problem(b.LabelRanges[0], "the port %q is there already", name)}
@@ -171,14 +192,17 @@ func checkTemplate(t fsm.Template) error {
 	say(!docker && t.Image != "", "image is for the driver \"docker\" only")
 	say(!docker && t.NetworkMode != "", "network_mode is for the driver \"docker\" only")
 	say(!docker && t.User != "", "user is for the driver \"docker\" only")
-	say(!docker && (len(t.CapAdd) > 0 || t.Runtime != "" || t.ReadonlyRootfs), "cap_add, runtime and readonly_rootfs are for the driver \"docker\" only")
+	say(!docker && (len(t.CapAdd) > 0 || t.Runtime != "" ||
+		t.ReadonlyRootfs), "cap_add, runtime and readonly_rootfs are for the driver \"docker\" only")
 	say(!docker && t.VolumePath != "", "volume is for the driver \"docker\" only")
 	mock := t.Driver == fsm.DriverMock
-	say(mock && t.Readiness != fsm.ReadinessAllocation, "driver %q is only for readiness = %q", t.Driver, fsm.ReadinessAllocation)
+	say(mock && t.Readiness != fsm.ReadinessAllocation, "driver %q is only for readiness = %q", t.Driver,
+		fsm.ReadinessAllocation)
 	say(!docker && !mock && t.Command == "", "driver %q needs a command", t.Driver)
 	say(docker && !path.IsAbs(t.WorkingDir), "working_dir must be absolute with the driver \"docker\"")
 	say(!docker && path.IsAbs(t.WorkingDir), "working_dir must be relative to the workspace with the driver %q", t.Driver)
-	say(!projectInVolume(t), "working_dir must be a directory below the workspace: what is outside is lost with every pause, and its root "+
+	say(!projectInVolume(t), "working_dir must be a directory below the workspace: "+
+		"what is outside is lost with every pause, and its root "+
 		"keeps the sandbox's marker and its conversations, which a clean of the project would take away")
 	return errors.Join(append(errs, t.CheckIsolation())...)
 }

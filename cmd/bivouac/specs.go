@@ -124,10 +124,12 @@ func printSpecs(w io.Writer, specs []specInfo) error {
 			ports = append(ports, name)
 		}
 		slices.Sort(ports)
-		rows[i] = []string{s.ID, string(t.Driver), string(t.Isolated()), what, strconv.Itoa(t.CPU), strconv.Itoa(t.Memory), strings.Join(ports, ","),
+		rows[i] = []string{s.ID, string(t.Driver), string(t.Isolated()), what, strconv.Itoa(t.CPU), strconv.Itoa(t.Memory),
+			strings.Join(ports, ","),
 			strconv.Itoa(s.Pool), strconv.Itoa(s.Members.Ready)}
 	}
-	return printTable(w, []string{"ID", "DRIVER", "ISOLATION", "RUNS", "CPU (MHz)", "MEMORY (MiB)", "PORTS", "POOL", "WARM"}, rows)
+	return printTable(w,
+		[]string{"ID", "DRIVER", "ISOLATION", "RUNS", "CPU (MHz)", "MEMORY (MiB)", "PORTS", "POOL", "WARM"}, rows)
 }
 
 func (p *program) specsPoolCommand() *cobra.Command {
@@ -151,7 +153,8 @@ size (POOL) and how many are ready (WARM).`,
 				return err
 			}
 			in := map[string]any{"size": size}
-			if err := p.waiting(cmd, c, http.MethodPost, "/api/v1/operator/specs/"+url.PathEscape(args[0])+"/pool", in, nil); err != nil {
+			if err := p.waiting(cmd, c, http.MethodPost, "/api/v1/operator/specs/"+url.PathEscape(args[0])+"/pool", in,
+				nil); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(p.stdout, "the pool of spec %q has the size %d\n", args[0], size)
@@ -174,7 +177,8 @@ func (p *program) specsDeleteCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := p.waiting(cmd, c, http.MethodDelete, "/api/v1/operator/specs/"+url.PathEscape(args[0]), nil, nil); err != nil {
+			if err := p.waiting(cmd, c, http.MethodDelete, "/api/v1/operator/specs/"+url.PathEscape(args[0]), nil,
+				nil); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(p.stdout, "spec %q is deleted\n", args[0])

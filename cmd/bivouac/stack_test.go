@@ -48,11 +48,13 @@ func startStack(t *testing.T) *stack {
 	}
 	s := &stack{specs: map[string]string{"raw": ""}}
 	var err error
-	if s.vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(t.TempDir(), "vault"), Durable: true}); err != nil {
+	if s.vault, err = local.StartVault(ctx,
+		local.VaultOptions{Dir: filepath.Join(t.TempDir(), "vault"), Durable: true}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closed(t, "Vault", s.vault.Close) })
-	if s.nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(worldReadable(t), "nomad"), Vault: s.vault}); err != nil {
+	if s.nomad, err = local.StartNomad(ctx,
+		local.NomadOptions{Dir: filepath.Join(worldReadable(t), "nomad"), Vault: s.vault}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closed(t, "Nomad", s.nomad.Close) })
@@ -60,7 +62,8 @@ func startStack(t *testing.T) *stack {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.serverCluster = newServers(t, serverOptions{nomad: s.nomad.Address, vault: s.vault.Address, roleID: role.RoleID, secretID: role.SecretID})
+	s.serverCluster = newServers(t,
+		serverOptions{nomad: s.nomad.Address, vault: s.vault.Address, roleID: role.RoleID, secretID: role.SecretID})
 	s.up(t, 0, 1, 2)
 	s.loadSpecs(ctx, t)
 	return s
@@ -261,7 +264,8 @@ func (s *stack) leaderKilledDuringCreation(t *testing.T) {
 // and after the unseal everything works again.
 func (s *stack) vaultSealed(t *testing.T) {
 	nodes := s.all()
-	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "before", "llm_model": "m", "llm_api_key": "k"})
+	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"language": "before", "llm_model": "m", "llm_api_key": "k"})
 	running := nodes[0].startSandbox(t)
 	nodes[0].awaitSandbox(t, running, "RUNNING")
 	if err := s.vault.Seal(t.Context()); err != nil {
@@ -301,7 +305,8 @@ func (s *stack) vaultSealed(t *testing.T) {
 	}
 	for _, n := range nodes {
 		eventually(t, n.base+" stores secrets again", func() error {
-			a, err := n.try(http.MethodPost, "/api/settings", map[string]any{"language": "after", "llm_model": "m", "llm_api_key": "k3"})
+			a, err := n.try(http.MethodPost, "/api/settings",
+				map[string]any{"language": "after", "llm_model": "m", "llm_api_key": "k3"})
 			if err == nil && a.status != http.StatusOK {
 				err = errors.New(a.String())
 			}
@@ -329,7 +334,8 @@ func (s *stack) nomadAway(t *testing.T) {
 		}
 		return err
 	})
-	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings", map[string]any{"language": "away", "llm_model": "m", "llm_api_key": "k"})
+	nodes[0].do(t, http.StatusOK, http.MethodPost, "/api/settings",
+		map[string]any{"language": "away", "llm_model": "m", "llm_api_key": "k"})
 	if err := s.nomad.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

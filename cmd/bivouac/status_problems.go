@@ -78,7 +78,8 @@ func (s *clusterStatus) judgeQuorum(wrong, notice *said) {
 	need := voters/2 + 1
 	switch {
 	case s.Status.LeaderID == "":
-		wrong.add("", "no leader is known: nothing can be written; %d of %d voters answer, %d are needed", answer, voters, need)
+		wrong.add("", "no leader is known: nothing can be written; %d of %d voters answer, %d are needed", answer, voters,
+			need)
 	case voters > 1 && answer <= need && answer < voters:
 		wrong.add("", "%d of %d voters answer, %d are needed: one more failure stops the cluster", answer, voters, need)
 	}
@@ -100,7 +101,8 @@ func (s *clusterStatus) judgeVersions(notice *said) {
 	if len(versions) > 1 {
 		notice.add("", "the nodes run different versions of the program: finish the upgrade")
 	} else if least > s.Status.ProtocolVersion {
-		notice.add("", "the cluster's protocol version is %d, and all nodes that answer know %d: \"bivouac operator protocol set %d\" when the upgrade shall stay (bivouac runbook upgrade)",
+		notice.add("", "the cluster's protocol version is %d, and all nodes that answer know %d: "+
+			"\"bivouac operator protocol set %d\" when the upgrade shall stay (bivouac runbook upgrade)",
 			s.Status.ProtocolVersion, least, least)
 	}
 }
@@ -127,7 +129,8 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 		case d.Error != "":
 			wrong.add(m.Name, "the %s directory: %s (bivouac runbook disk)", d.Name, d.Error)
 		case float64(d.Free) < roomShare*float64(d.Size) || d.Name == cluster.DiskData && d.Free < roomLeast:
-			wrong.add(m.Name, "%s are left of %s for the %s directory (bivouac runbook disk)", sizeText(d.Free), sizeText(d.Size), d.Name)
+			wrong.add(m.Name, "%s are left of %s for the %s directory (bivouac runbook disk)", sizeText(d.Free),
+				sizeText(d.Size), d.Name)
 		}
 	}
 	for _, c := range r.Certificates {
@@ -135,7 +138,8 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 		case c.DaysLeft < 0:
 			wrong.add(m.Name, "the certificate %q expired on %s (bivouac runbook certificates)", c.Name, formatTime(c.Expires))
 		case time.Duration(c.DaysLeft)*day < expiryWarning:
-			wrong.add(m.Name, "the certificate %q ends on %s, in %d days (bivouac runbook certificates)", c.Name, formatTime(c.Expires), c.DaysLeft)
+			wrong.add(m.Name, "the certificate %q ends on %s, in %d days (bivouac runbook certificates)", c.Name,
+				formatTime(c.Expires), c.DaysLeft)
 		}
 	}
 	judgeServices(m.Name, r, wrong)
@@ -176,11 +180,13 @@ func judgeClock(m cluster.Member, wrong, notice *said) {
 // judgeState judges what the cluster's state says.
 func judgeState(st statusReport, wrong, notice *said) {
 	if h := st.Hold; h != nil {
-		wrong.add("", "HOLD since %s: the leader does nothing of its own accord (%d findings; bivouac runbook hold)", formatTime(h.Since), len(h.Findings)+h.More)
+		wrong.add("", "HOLD since %s: the leader does nothing of its own accord (%d findings; bivouac runbook hold)",
+			formatTime(h.Since), len(h.Findings)+h.More)
 	}
 	for _, r := range st.Removals {
 		if r.BrakedAt != nil && r.Limit != nil {
-			wrong.add("", "removals wait: %d of kind %s in the last hour, the limit was %d (bivouac runbook orphans)", r.Removed, r.Kind, *r.Limit)
+			wrong.add("", "removals wait: %d of kind %s in the last hour, the limit was %d (bivouac runbook orphans)",
+				r.Removed, r.Kind, *r.Limit)
 		}
 	}
 	for _, d := range st.Drains {
@@ -189,7 +195,8 @@ func judgeState(st statusReport, wrong, notice *said) {
 		}
 	}
 	if b := st.Bytes; b.Limit > 0 && b.Used >= b.Limit/10*9 {
-		wrong.add("", "the state has %d bytes and takes %d; the user with most has %d (bivouac users list)", b.Used, b.Limit, b.LargestUser)
+		wrong.add("", "the state has %d bytes and takes %d; the user with most has %d (bivouac users list)", b.Used,
+			b.Limit, b.LargestUser)
 	}
 	if ids := st.SpecsWithoutIsolation; len(ids) > 0 {
 		notice.add("", "sandboxes of these specs are not isolated from their machine: %s", strings.Join(ids, ", "))

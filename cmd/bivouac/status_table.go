@@ -25,7 +25,20 @@ func (s clusterStatus) print(w io.Writer, now time.Time) error {
 	for i, m := range s.Members {
 		rows[i] = statusRow(m)
 	}
-	heading := []string{"NODE", "ROLE", "STATE", "VERSION", "PROTOCOL", "LAG", "CONTACT", "CLOCK", "DISK", "CERT", "NOMAD", "VAULT"}
+	heading := []string{
+		"NODE",
+		"ROLE",
+		"STATE",
+		"VERSION",
+		"PROTOCOL",
+		"LAG",
+		"CONTACT",
+		"CLOCK",
+		"DISK",
+		"CERT",
+		"NOMAD",
+		"VAULT",
+	}
 	if err := printTable(w, heading, rows); err != nil {
 		return err
 	}

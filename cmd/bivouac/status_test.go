@@ -22,7 +22,16 @@ import (
 // healthyStatus is a cluster of three nodes with nothing wrong.
 func healthyStatus() clusterStatus {
 	s := clusterStatus{Address: "http://n1"}
-	s.Status.Status = cluster.Status{Node: "n1", ID: "n1.a", State: cluster.StateLeader, Term: 3, Leader: "n1", LeaderID: "n1.a", ProtocolVersion: 6, KnownVersion: 6}
+	s.Status.Status = cluster.Status{
+		Node:            "n1",
+		ID:              "n1.a",
+		State:           cluster.StateLeader,
+		Term:            3,
+		Leader:          "n1",
+		LeaderID:        "n1.a",
+		ProtocolVersion: 6,
+		KnownVersion:    6,
+	}
 	s.Status.Ready, s.Status.Sandboxes = true, map[string]int{"RUNNING": 2}
 	for i := range 3 {
 		name := fmt.Sprintf("n%d", i+1)
@@ -31,12 +40,24 @@ func healthyStatus() clusterStatus {
 			role = cluster.RoleLeader
 		}
 		m := cluster.Member{
-			Server: cluster.Server{Name: name, ID: name + ".a", Address: "10.0.0.1:8441", Voter: true}, Role: role, State: "follower",
-			KnownVersion: 6, AppliedIndex: 90, Lag: new(uint64(0)), LastContact: new(int64(40)), ClockAhead: new(int64(3)), ClockError: new(int64(5)),
+			Server: cluster.Server{
+				Name:    name,
+				ID:      name + ".a",
+				Address: "10.0.0.1:8441",
+				Voter:   true,
+			}, Role: role, State: "follower",
+			KnownVersion: 6, AppliedIndex: 90, Lag: new(uint64(0)), LastContact: new(int64(40)), ClockAhead: new(int64(3)),
+			ClockError: new(int64(5)),
 			Report: &cluster.Report{
 				Version: "v1", Ready: true, Disks: []cluster.Disk{{Name: cluster.DiskData, Free: 50e9, Size: 100e9}},
-				Certificates: []cluster.Certificate{{Name: "peer", DaysLeft: 25}, {Name: "peer_ca", DaysLeft: 3000, Expires: time.Now().Add(3000 * day)}},
-				Services:     []cluster.Service{{Name: cluster.ServiceNomad, Reachable: true}, {Name: cluster.ServiceVault, Reachable: true}},
+				Certificates: []cluster.Certificate{
+					{Name: "peer", DaysLeft: 25},
+					{Name: "peer_ca", DaysLeft: 3000, Expires: time.Now().Add(3000 * day)},
+				},
+				Services: []cluster.Service{
+					{Name: cluster.ServiceNomad, Reachable: true},
+					{Name: cluster.ServiceVault, Reachable: true},
+				},
 			},
 		}
 		s.Members = append(s.Members, m)
@@ -62,18 +83,48 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 			s.Members[1].Report.Services[0] = cluster.Service{Name: "nomad", Error: "refused"}
 		},
 			"n2: Nomad can't be reached: refused", ""},
-		{"login", func(s *clusterStatus) { s.Members[2].Report.Services[1].Error = "secret id" }, "n3: Vault refuses this node: secret id", ""},
-		{"expired", func(s *clusterStatus) { s.Members[0].Report.Certificates[0].DaysLeft = -1 }, `n1: the certificate "peer" expired on`, ""},
+		{
+			"login",
+			func(s *clusterStatus) { s.Members[2].Report.Services[1].Error = "secret id" },
+			"n3: Vault refuses this node: secret id",
+			"",
+		},
+		{
+			"expired",
+			func(s *clusterStatus) { s.Members[0].Report.Certificates[0].DaysLeft = -1 },
+			`n1: the certificate "peer" expired on`,
+			"",
+		},
 		{"expires", func(s *clusterStatus) { s.Members[0].Report.Certificates[0].DaysLeft = 9 }, "in 9 days", ""},
 		{"ten days", func(s *clusterStatus) { s.Members[0].Report.Certificates[0].DaysLeft = 10 }, "", ""},
-		{"full disk", func(s *clusterStatus) { s.Members[0].Report.Disks[0].Free = 9e9 }, "n1: 8.38 GiB are left of 93.1 GiB for the data directory", ""},
+		{
+			"full disk",
+			func(s *clusterStatus) { s.Members[0].Report.Disks[0].Free = 9e9 },
+			"n1: 8.38 GiB are left of 93.1 GiB for the data directory",
+			"",
+		},
 		{"small disk", func(s *clusterStatus) {
 			s.Members[0].Report.Disks[0] = cluster.Disk{Name: "data", Free: 9e8, Size: 1e9}
 		}, "858 MiB are left", ""},
-		{"no disk", func(s *clusterStatus) { s.Members[0].Report.Disks[0] = cluster.Disk{Name: "data", Error: "away"} }, "n1: the data directory: away", ""},
+		{
+			"no disk",
+			func(s *clusterStatus) { s.Members[0].Report.Disks[0] = cluster.Disk{Name: "data", Error: "away"} },
+			"n1: the data directory: away",
+			"",
+		},
 		{"lag", func(s *clusterStatus) { s.Members[1].Lag = new(uint64(5001)) }, "n2: lags 5001 log entries", ""},
-		{"clock", func(s *clusterStatus) { s.Members[1].ClockAhead = new(int64(-61006)) }, "n2: its clock is off by -1m1.006s (give or take 5ms)", ""},
-		{"clock a little", func(s *clusterStatus) { s.Members[1].ClockAhead = new(int64(1200)) }, "", "n2: its clock is off by 1.2s"},
+		{
+			"clock",
+			func(s *clusterStatus) { s.Members[1].ClockAhead = new(int64(-61006)) },
+			"n2: its clock is off by -1m1.006s (give or take 5ms)",
+			"",
+		},
+		{
+			"clock a little",
+			func(s *clusterStatus) { s.Members[1].ClockAhead = new(int64(1200)) },
+			"",
+			"n2: its clock is off by 1.2s",
+		},
 		{"clock unsure", func(s *clusterStatus) {
 			s.Members[1].ClockAhead, s.Members[1].ClockError = new(int64(1200)), new(int64(800))
 		}, "", ""},
@@ -81,13 +132,38 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 		{"brake", func(s *clusterStatus) {
 			s.Status.Removals = []removalInfo{{Kind: "job", Removed: 9, BrakedAt: new(time.Now()), Limit: new(8)}}
 		}, "removals wait: 9 of kind job", ""},
-		{"state", func(s *clusterStatus) { s.Status.Bytes.Used, s.Status.Bytes.Limit = 95, 100 }, "the state has 95 bytes and takes 100", ""},
-		{"not ready", func(s *clusterStatus) { s.Members[2].Report.Ready, s.Members[2].Report.Reason = false, "catching up" }, "n3: not ready: catching up", ""},
+		{
+			"state",
+			func(s *clusterStatus) { s.Status.Bytes.Used, s.Status.Bytes.Limit = 95, 100 },
+			"the state has 95 bytes and takes 100",
+			"",
+		},
+		{
+			"not ready",
+			func(s *clusterStatus) { s.Members[2].Report.Ready, s.Members[2].Report.Reason = false, "catching up" },
+			"n3: not ready: catching up",
+			"",
+		},
 		{"an older node", func(s *clusterStatus) { s.Members[2].Report = nil }, "", "n3: does not report"},
 		{"versions", func(s *clusterStatus) { s.Members[2].Report.Version = "v2" }, "", "different versions"},
-		{"protocol", func(s *clusterStatus) { s.Status.ProtocolVersion = 5 }, "", "the cluster's protocol version is 5, and all nodes that answer know 6"},
-		{"file", func(s *clusterStatus) { s.Members[2].Report.Differs = []string{"limits"} }, "", "n3: the file differs from what is in force: limits"},
-		{"isolation", func(s *clusterStatus) { s.Status.SpecsWithoutIsolation = []string{"raw"} }, "", "not isolated from their machine: raw"},
+		{
+			"protocol",
+			func(s *clusterStatus) { s.Status.ProtocolVersion = 5 },
+			"",
+			"the cluster's protocol version is 5, and all nodes that answer know 6",
+		},
+		{
+			"file",
+			func(s *clusterStatus) { s.Members[2].Report.Differs = []string{"limits"} },
+			"",
+			"n3: the file differs from what is in force: limits",
+		},
+		{
+			"isolation",
+			func(s *clusterStatus) { s.Status.SpecsWithoutIsolation = []string{"raw"} },
+			"",
+			"not isolated from their machine: raw",
+		},
 		{"error", func(s *clusterStatus) { s.Status.Sandboxes["ERROR"] = 4 }, "", "4 sandboxes are in ERROR"},
 		{"a silent nonvoter", func(s *clusterStatus) {
 			s.Members[2].Voter, s.Members[2].Error, s.Members[2].Report = false, "refused", nil
@@ -107,7 +183,8 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 			one("wrong", test.wrong, s.Problems)
 			one("notice", test.notice, s.Notices)
 			var out strings.Builder
-			if err := s.print(&out, time.Now()); err != nil || strings.Contains(out.String(), "Nothing is wrong.") != (test.wrong == "") {
+			if err := s.print(&out, time.Now()); err != nil ||
+				strings.Contains(out.String(), "Nothing is wrong.") != (test.wrong == "") {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 		})
@@ -185,7 +262,8 @@ func TestStatus_WatchIntoAPipeEndsWithAnInterrupt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	writeText(t, filepath.Join(dir, "key"), "key")
-	c := startChild(t, dir, "status", "--watch", "--interval", "100ms", "--api-key-file", "key", "--address", statusServer(t))
+	c := startChild(t, dir, "status", "--watch", "--interval", "100ms", "--api-key-file", "key", "--address",
+		statusServer(t))
 	eventually(t, "two pictures", func() error {
 		c.mustRun(t)
 		if strings.Count(c.stdout.String(), "Nothing is wrong.") < 2 {
@@ -224,7 +302,8 @@ func TestServer_StatusSaysWhatItKnows(t *testing.T) {
 		})
 		return text
 	}
-	text := until(exitWrong, "status", "n1, n2, n3: Nomad can't be reached: "+s.options.nomad+": dial tcp", "n1, n2, n3: Vault can't be reached: "+s.options.vault+": dial tcp", " leads in term ", "29d", "0 RUNNING")
+	text := until(exitWrong, "status", "n1, n2, n3: Nomad can't be reached: "+s.options.nomad+": dial tcp",
+		"n1, n2, n3: Vault can't be reached: "+s.options.vault+": dial tcp", " leads in term ", "29d", "0 RUNNING")
 	for _, row := range []string{"n1 ", "n2 ", "n3 "} {
 		if !strings.Contains(text, "\n"+row) {
 			t.Errorf("no row of %s:\n%s", row, text)
@@ -232,11 +311,13 @@ func TestServer_StatusSaysWhatItKnows(t *testing.T) {
 	}
 	fmt.Fprintln(t.Output(), text)
 	var got clusterStatus
-	if err := json.Unmarshal([]byte(until(exitWrong, "status --json")), &got); err != nil || len(got.Members) != 3 || got.Healthy || len(got.Problems) < 2 {
+	if err := json.Unmarshal([]byte(until(exitWrong, "status --json")), &got); err != nil || len(got.Members) != 3 ||
+		got.Healthy || len(got.Problems) < 2 {
 		t.Errorf("%v: %+v", err, got)
 	}
 	for _, m := range got.Members {
-		if m.Report == nil || len(m.Report.Certificates) != 2 || len(m.Report.Services) != 2 || m.Report.Disks[0].Size == 0 || m.ClockAhead == nil {
+		if m.Report == nil || len(m.Report.Certificates) != 2 || len(m.Report.Services) != 2 || m.Report.Disks[0].Size == 0 ||
+			m.ClockAhead == nil {
 			t.Errorf("%s reports %+v", m.Name, m)
 		}
 	}
@@ -251,14 +332,18 @@ func TestServer_StatusSaysWhatItKnows(t *testing.T) {
 		}
 	}
 	freeze(2)
-	until(exitWrong, "status", "n3: does not answer: ", "2 of 3 voters answer, 2 are needed: one more failure stops the cluster")
+	until(exitWrong, "status", "n3: does not answer: ",
+		"2 of 3 voters answer, 2 are needed: one more failure stops the cluster")
 	freeze(1)
-	text = until(exitWrong, "status", "no leader is known: nothing can be written; 1 of 3 voters answer, 2 are needed", "n1: not ready: no leader is known")
+	text = until(exitWrong, "status", "no leader is known: nothing can be written; 1 of 3 voters answer, 2 are needed",
+		"n1: not ready: no leader is known")
 	fmt.Fprintln(t.Output(), text)
-	if code, _, stderr := runCommand(t, nil, "status", "--address", "http://"+freeAddress(t), "--api-key-file", s.keyFile); code != exitFailed || !strings.Contains(stderr, "refused") {
+	if code, _, stderr := runCommand(t, nil, "status", "--address", "http://"+freeAddress(t), "--api-key-file",
+		s.keyFile); code != exitFailed || !strings.Contains(stderr, "refused") {
 		t.Errorf("a node that is away: exit %d: %s", code, stderr)
 	}
-	if code, _, stderr := runCommand(t, map[string]string{"BIVOUAC_API_KEY": "bvk_x"}, "status", "--address", s.nodes[0].base); code != exitFailed || !strings.Contains(stderr, "API key") {
+	if code, _, stderr := runCommand(t, map[string]string{"BIVOUAC_API_KEY": "bvk_x"}, "status", "--address",
+		s.nodes[0].base); code != exitFailed || !strings.Contains(stderr, "API key") {
 		t.Errorf("an unknown key: exit %d: %s", code, stderr)
 	}
 }

@@ -49,7 +49,8 @@ func (s *systemd) reloading() { s.tell(daemon.SdNotifyReloading) }
 // stop also makes systemd wait for as long as this node's configuration may take to drain.
 func (s *systemd) stop() {
 	if s != nil {
-		s.tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, time.Duration(s.stopping.Load()).Microseconds()))
+		s.tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping,
+			time.Duration(s.stopping.Load()).Microseconds()))
 	}
 }
 

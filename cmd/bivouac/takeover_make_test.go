@@ -142,7 +142,8 @@ func fill(t *testing.T, r *running) takeoverFacts {
 			"language": fmt.Sprintf("language-%d", i), "llm_model": "m", "llm_api_key": "sealed-value"})
 	}
 	for _, name := range []string{"alice", "bob"} {
-		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys", map[string]any{"user": name, "name": name + "-laptop"})
+		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys",
+			map[string]any{"user": name, "name": name + "-laptop"})
 	}
 	task := r.all[1].awaitTask(t, n.startConversation(t, "hello"))
 	facts.Conversation, facts.Sandbox = *task.ConversationID, *task.SandboxID

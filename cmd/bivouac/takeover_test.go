@@ -48,7 +48,8 @@ func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 	for _, store := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		t.Run(store, func(t *testing.T) {
 			eachTakeover(t, "server-"+store+".tar.gz", func(t *testing.T, archive string) {
-				s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), logStore: store})
+				s := newServers(t,
+					serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), logStore: store})
 				dir := t.TempDir()
 				facts := unpack(t, archive, dir)
 				s.keyFile = filepath.Join(s.dir, "operator-key")
@@ -73,7 +74,8 @@ func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 				}
 				s.up(t, 2, 1, 0)
 				for _, n := range s.all() {
-					if a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings", nil); !strings.Contains(string(a.body), `"language":"after"`) {
+					if a := n.do(t, http.StatusOK, http.MethodGet, "/api/settings",
+						nil); !strings.Contains(string(a.body), `"language":"after"`) {
 						t.Errorf("%s after the restart: %s", n.base, a)
 					}
 				}
@@ -98,13 +100,19 @@ func (s *serverCluster) raise(t *testing.T, before int) {
 		})
 	}
 	newest := strconv.Itoa(fsm.ProtocolVersion)
-	if code, _, stderr := runCommand(t, nil, append([]string{"operator", "protocol", "set", newest}, flags...)...); code != exitUsage || !strings.Contains(stderr, "for good?") {
+	if code, _, stderr := runCommand(t, nil,
+		append([]string{"operator", "protocol", "set", newest}, flags...)...); code != exitUsage ||
+		!strings.Contains(stderr, "for good?") {
 		t.Errorf("without an answer: exit %d, %s", code, stderr)
 	}
-	if text := mustRun(t, nil, append([]string{"operator", "protocol", "set", newest, "--yes"}, flags...)...); text != "the cluster uses protocol version "+newest {
+	if text := mustRun(t, nil,
+		append([]string{"operator", "protocol", "set", newest, "--yes"},
+			flags...)...); text != "the cluster uses protocol version "+newest {
 		t.Errorf("%q", text)
 	}
-	if code, _, stderr := runCommand(t, nil, append([]string{"operator", "protocol", "set", strconv.Itoa(fsm.ProtocolVersion + 1), "--yes"}, flags...)...); code != exitFailed || !strings.Contains(stderr, "was not set") {
+	if code, _, stderr := runCommand(t, nil,
+		append([]string{"operator", "protocol", "set", strconv.Itoa(fsm.ProtocolVersion + 1), "--yes"},
+			flags...)...); code != exitFailed || !strings.Contains(stderr, "was not set") {
 		t.Errorf("a version that nobody knows: exit %d, %s", code, stderr)
 	}
 }
@@ -162,7 +170,8 @@ func (f takeoverFacts) check(t *testing.T, nodes []caller) {
 		if diff := cmp.Diff(append(f.Keys, f.Specs...), append(keys, specs...)); diff != "" {
 			t.Errorf("%s: keys and specs (-before +after)\n%s", n.base, diff)
 		}
-		if list, err := n.conversations(); err != nil || len(list) != 1 || list[0].ID != f.Conversation || list[0].SandboxID != f.Sandbox {
+		if list, err := n.conversations(); err != nil || len(list) != 1 || list[0].ID != f.Conversation ||
+			list[0].SandboxID != f.Sandbox {
 			t.Errorf("%s: conversations %+v, %v", n.base, list, err)
 		}
 		sandboxes, err := n.sandboxes()

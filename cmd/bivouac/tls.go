@@ -90,7 +90,8 @@ Whoever has the key can let a node into the cluster.`,
 			if err := d.init(time.Now(), time.Duration(days)*day); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(p.stdout, "%s  the CA, for every node\n%s  its key; keep it off the nodes\n", d.ca(), d.caKey())
+			_, err := fmt.Fprintf(p.stdout, "%s  the CA, for every node\n%s  its key; keep it off the nodes\n", d.ca(),
+				d.caKey())
 			return err
 		},
 	}

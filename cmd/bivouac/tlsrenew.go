@@ -35,7 +35,13 @@ func (d tlsDir) nodes() ([]string, error) {
 
 // renew issues a node's next certificate, for the same names, with another key. Without force it
 // leaves one that is not due.
-func (d tlsDir) renew(ctx context.Context, node string, force bool, now time.Time, lifetime time.Duration) (*x509.Certificate, bool, error) {
+func (d tlsDir) renew(
+	ctx context.Context,
+	node string,
+	force bool,
+	now time.Time,
+	lifetime time.Duration,
+) (*x509.Certificate, bool, error) {
 	files := d.node(node)
 	former, err := peernet.ReadPair(files.CertFile, files.KeyFile)
 	if err != nil {
@@ -95,7 +101,8 @@ them without a restart. Run it by a timer where nodes don't renew themselves.`,
 				if renewed {
 					what = "renewed"
 				}
-				if _, err := fmt.Fprintf(p.stdout, "%s  %s, until %s\n", d.node(node).CertFile, what, untilText(leaf.NotAfter, time.Now())); err != nil {
+				if _, err := fmt.Fprintf(p.stdout, "%s  %s, until %s\n", d.node(node).CertFile, what,
+					untilText(leaf.NotAfter, time.Now())); err != nil {
 					return err
 				}
 			}
@@ -112,9 +119,10 @@ them without a restart. Run it by a timer where nodes don't renew themselves.`,
 
 func (p *program) tlsShowCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "show FILE...",
-		Short:   "Show what certificates are for, and until when",
-		Long:    "Show each certificate in the files: its name, its hosts, the days left and its\nfingerprint, as `bivouac operator remove --fingerprint` takes it.",
+		Use:   "show FILE...",
+		Short: "Show what certificates are for, and until when",
+		Long: "Show each certificate in the files: its name, its hosts, the days left and its\nfingerprint, " +
+			"as `bivouac operator remove --fingerprint` takes it.",
 		Example: "  bivouac tls show tls/ca.pem tls/n1.pem",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, files []string) error {

@@ -92,7 +92,8 @@ func printUsers(w io.Writer, users []userInfo) error {
 			formatSet(u.DisabledAt),
 		}
 	}
-	return printTable(w, []string{"USER", "RUNNING", "SANDBOXES", "STATE BYTES", "POLICY", "LIMITS", "CREATED", "DISABLED"}, rows)
+	return printTable(w,
+		[]string{"USER", "RUNNING", "SANDBOXES", "STATE BYTES", "POLICY", "LIMITS", "CREATED", "DISABLED"}, rows)
 }
 
 // describePolicy formats a policy's set members as one word of a table.
@@ -121,7 +122,13 @@ func describeLimits(l *userLimits) string {
 	for _, one := range []struct {
 		name  string
 		value int
-	}{{"running", l.Running}, {"total", l.Total}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}, {"state_bytes", l.StateBytes}} {
+	}{{
+		"running",
+		l.Running,
+	}, {
+		"total",
+		l.Total,
+	}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}, {"state_bytes", l.StateBytes}} {
 		if one.value != 0 {
 			set = append(set, one.name+"="+strconv.Itoa(one.value))
 		}
@@ -141,9 +148,11 @@ type userFlags struct {
 
 func (f *userFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.idle, "idle-timeout", "", `pause a sandbox that was not used for so long; a duration, "never" or "default"`)
+	flags.StringVar(&f.idle, "idle-timeout", "",
+		`pause a sandbox that was not used for so long; a duration, "never" or "default"`)
 	flags.StringVar(&f.maxRunning, "max-running", "", "pause a sandbox that has been running for so long; likewise")
-	flags.StringVar(&f.deletePaused, "delete-paused-after", "", "delete a sandbox that has been paused for so long; likewise")
+	flags.StringVar(&f.deletePaused, "delete-paused-after", "",
+		"delete a sandbox that has been paused for so long; likewise")
 	flags.IntVar(&f.limits.Running, "running-sandboxes", 0, "most sandboxes that run; 0 is no limit")
 	flags.IntVar(&f.limits.Total, "total-sandboxes", 0, "most sandboxes; 0 is no limit")
 	flags.IntVar(&f.limits.StartsPerMinute, "starts-per-minute", 0, "most starts in a minute; 0 is no limit")

@@ -81,7 +81,8 @@ disable" locks a user out and deletes nothing.`,
 				_, err = fmt.Fprintf(p.stdout, "there is no user %s\n", args[0])
 				return err
 			}
-			if err := p.confirm(yes, "Delete the user %q with %d sandboxes, their workspaces, all conversations and secrets for good?",
+			if err := p.confirm(yes, "Delete the user %q with %d sandboxes, their workspaces, "+
+				"all conversations and secrets for good?",
 				args[0], users[i].Usage["total_sandboxes"]); err != nil {
 				return err
 			}

@@ -44,26 +44,33 @@ func newPKI(t *testing.T) *pki {
 	p := &pki{t: t, vault: v, dir: t.TempDir()}
 	p.do("sys/mounts/pki", map[string]any{"type": "pki", "config": map[string]any{"max_lease_ttl": "87600h"}}, nil)
 	var root struct{ Data struct{ Certificate string } }
-	p.do("pki/root/generate/internal", map[string]any{"common_name": "Bivouac cluster CA", "key_type": "ec", "key_bits": 256, "ttl": "87600h"}, &root)
+	p.do("pki/root/generate/internal",
+		map[string]any{"common_name": "Bivouac cluster CA", "key_type": "ec", "key_bits": 256, "ttl": "87600h"}, &root)
 	p.write("ca.pem", root.Data.Certificate)
 	for _, node := range []string{"n1", "n2"} {
 		p.do("pki/roles/"+node, map[string]any{
 			"allowed_domains": node + ".node.bivouac,server.bivouac", "allow_bare_domains": true, "allow_subdomains": false,
-			"allow_localhost": false, "allow_ip_sans": false, "enforce_hostnames": true, "key_type": "ec", "key_bits": 256, "max_ttl": "720h", "no_store": true,
+			"allow_localhost": false, "allow_ip_sans": false, "enforce_hostnames": true, "key_type": "ec", "key_bits": 256,
+			"max_ttl": "720h", "no_store": true,
 		}, nil)
 	}
 	raw, err := deploy.Files.ReadFile("vault/pki.hcl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.do("sys/policies/acl/bivouac-pki-n1", map[string]string{"policy": strings.NewReplacer("PKI", "pki", "NODE", "n1").Replace(string(raw))}, nil)
+	p.do("sys/policies/acl/bivouac-pki-n1",
+		map[string]string{"policy": strings.NewReplacer("PKI", "pki", "NODE", "n1").Replace(string(raw))}, nil)
 	role, err := v.NewAppRole(t.Context(), local.AppRoleOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.do("auth/approle/role/bivouac", map[string]any{"token_policies": []string{"bivouac", "bivouac-pki-n1"}}, nil)
 	p.write("secret-id", role.SecretID)
-	if p.store, err = secrets.NewVault(secrets.VaultConfig{Address: v.Address, RoleID: role.RoleID, SecretIDFile: p.path("secret-id")}); err != nil {
+	if p.store, err = secrets.NewVault(secrets.VaultConfig{
+		Address:      v.Address,
+		RoleID:       role.RoleID,
+		SecretIDFile: p.path("secret-id"),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	p.background(p.store.Run)
@@ -108,7 +115,8 @@ func (p *pki) issue(node, ttl string) peernet.TLSFiles {
 			PrivateKey  string `json:"private_key"`
 		}
 	}
-	p.do("pki/issue/"+node, map[string]any{"common_name": node + ".node.bivouac", "alt_names": "server.bivouac", "ttl": ttl}, &pair)
+	p.do("pki/issue/"+node,
+		map[string]any{"common_name": node + ".node.bivouac", "alt_names": "server.bivouac", "ttl": ttl}, &pair)
 	p.write(node+".pem", pair.Data.Certificate)
 	p.write(node+"-key.pem", pair.Data.PrivateKey)
 	return peernet.TLSFiles{CAFile: p.path("ca.pem"), CertFile: p.path(node + ".pem"), KeyFile: p.path(node + "-key.pem")}
@@ -163,7 +171,8 @@ func TestVaultPKI_ANodeRenewsItsCertificate(t *testing.T) {
 	}
 	none := cfg
 	none.PKIMount = "nowhere"
-	if _, err = peernet.RequestIssuer(none.vaultSigner(p.store))(t.Context(), first); !errors.Is(err, secrets.ErrUnavailable) {
+	if _, err = peernet.RequestIssuer(none.vaultSigner(p.store))(t.Context(), first); !errors.Is(err,
+		secrets.ErrUnavailable) {
 		t.Errorf("a mount that is not there: %v", err)
 	}
 
@@ -172,7 +181,8 @@ func TestVaultPKI_ANodeRenewsItsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	c, err := newCertificates(certificateOptions{issue: peernet.RequestIssuer(cfg.vaultSigner(p.store))}, creds, files, log, registry)
+	c, err := newCertificates(certificateOptions{issue: peernet.RequestIssuer(cfg.vaultSigner(p.store))}, creds, files,
+		log, registry)
 	if err != nil {
 		t.Fatal(err)
 	}

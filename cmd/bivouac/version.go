@@ -31,7 +31,12 @@ func readBuildInfo() buildInfo { return buildInfoOf(version) }
 
 func buildInfoOf(linked string) buildInfo {
 	version, revision, _ := strings.Cut(linked, "@")
-	b := buildInfo{Version: cmp.Or(version, "devel"), Revision: revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := buildInfo{
+		Version:  cmp.Or(version, "devel"),
+		Revision: revision,
+		Go:       runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b

@@ -17,7 +17,8 @@ const initFailed = 126
 // exits, the kernel ends all remaining processes.
 func runAsInit(args, environ []string) (int, error) {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
+		syscall.SIGUSR2)
 	self, err := os.Executable()
 	if err != nil {
 		return initFailed, fmt.Errorf("finding this program: %w", err)

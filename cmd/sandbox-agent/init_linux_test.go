@@ -30,7 +30,8 @@ func TestInit_ReapsOrphans(t *testing.T) {
 	}
 	// Orphans that end at once, and one that keeps running. The shells between end first, so
 	// all become children of process 1.
-	body := execute(t, url, `for i in 1 2 3 4 5 6 7 8; do (sh -c 'exit 0' &) ; done; (setsid sleep 1000 >/dev/null 2>&1 &) ; echo done`)
+	body := execute(t, url,
+		`for i in 1 2 3 4 5 6 7 8; do (sh -c 'exit 0' &) ; done; (setsid sleep 1000 >/dev/null 2>&1 &) ; echo done`)
 	if !strings.Contains(body, `"exit_code":0`) || !strings.Contains(body, `done\n`) {
 		t.Fatalf("the command: %s", body)
 	}
@@ -125,7 +126,8 @@ func execute(t *testing.T, url, command string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.Post(url+"/api/bash/execute_bash_command", "application/json", bytes.NewReader(in)) //nolint:noctx // the test's end is bound enough
+	resp, err := http.Post(url+"/api/bash/execute_bash_command", "application/json",
+		bytes.NewReader(in)) //nolint:noctx // the test's end is bound enough
 	if err != nil {
 		t.Fatal(err)
 	}

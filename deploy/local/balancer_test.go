@@ -45,7 +45,8 @@ func certificate(t *testing.T) (tls.Certificate, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})...)
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})...)
 	file := filepath.Join(t.TempDir(), "both.pem")
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -72,13 +73,20 @@ func ask(t *testing.T, client *http.Client, url string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{res.StatusCode, res.Header.Get("Content-Type"), string(text), res.ProtoMajor, res.Header.Get("X-Node") != ""}
+	return answer{
+		res.StatusCode,
+		res.Header.Get("Content-Type"),
+		string(text),
+		res.ProtoMajor,
+		res.Header.Get("X-Node") != "",
+	}
 }
 
 // json reports whether the balancer itself answered with the status, in the form of the API's errors.
 func (a answer) json(status int) bool {
 	var body struct{ Detail string }
-	return !a.fromTheNode && a.status == status && a.kind == "application/json" && json.Unmarshal([]byte(a.text), &body) == nil && body.Detail != ""
+	return !a.fromTheNode && a.status == status && a.kind == "application/json" &&
+		json.Unmarshal([]byte(a.text), &body) == nil && body.Detail != ""
 }
 
 // echo answers with the address and scheme of the client that the balancer tells of.
@@ -113,7 +121,8 @@ func TestHAProxy_TLSOnBothSides(t *testing.T) {
 		}
 		nodes = append(nodes, strings.TrimPrefix(srv.URL, "https://"))
 	}
-	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: t.TempDir(), Nodes: nodes, Certificate: file, Authority: file})
+	h, err := local.StartHAProxy(t.Context(),
+		local.HAProxyOptions{Dir: t.TempDir(), Nodes: nodes, Certificate: file, Authority: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +134,9 @@ func TestHAProxy_TLSOnBothSides(t *testing.T) {
 	roots := x509.NewCertPool()
 	pemFile, _ := os.ReadFile(file)
 	roots.AppendCertsFromPEM(pemFile)
-	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	client := &http.Client{
+		Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}},
+	}
 	for _, path := range []string{"/x", "/alive", "/sandboxes/1/WORKER_1/", "/api/v1/operator/keys"} {
 		eventually(t, path+" arrives over HTTP/2", func() error {
 			if got := ask(t, client, h.TLSAddress+path); got.text != "127.0.0.1 https" || got.major != 2 {
@@ -182,7 +193,8 @@ func nginx(t *testing.T, nodes []string) (address, log string) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, binary, "-p", dir, "-c", config, "-g", "daemon off; pid "+filepath.Join(dir, "pid")+";")
+	cmd := exec.CommandContext(ctx, binary, "-p", dir, "-c", config, "-g",
+		"daemon off; pid "+filepath.Join(dir, "pid")+";")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

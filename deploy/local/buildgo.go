@@ -31,7 +31,8 @@ func buildGo(ctx context.Context, programs, pkg, out string) error {
 	if out, err = filepath.Abs(out); err != nil {
 		return fmt.Errorf("building %s: %w", pkg, err)
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-C", root, "-o", out}, append(buildFlags(), pkg)...)...)
+	cmd := exec.CommandContext(ctx, "go",
+		append([]string{"build", "-C", root, "-o", out}, append(buildFlags(), pkg)...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
@@ -46,7 +47,8 @@ func buildFlags() []string { return []string{"-trimpath"} }
 // placeProgram links a program that was built before to out, or copies it from another file system.
 func placeProgram(ctx context.Context, built, out string) error {
 	if !filepath.IsAbs(built) || !isFile(built) {
-		return fmt.Errorf("$%s has no program %q: run make build and name the absolute path of bin, or unset it", EnvPrograms, built)
+		return fmt.Errorf("$%s has no program %q: run make build and name the absolute path of bin, or unset it",
+			EnvPrograms, built)
 	}
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err

@@ -25,7 +25,8 @@ func TestBuildGo_TakesTheGivenProgramElseBuilds(t *testing.T) {
 		t.Errorf("the program put there says %q, %v", got, err)
 	}
 	for _, bad := range []string{filepath.Join(dir, "missing"), given, "."} {
-		if err := buildGo(t.Context(), bad, "./cmd/sandbox-agent", out); err == nil || !strings.Contains(err.Error(), "make build") {
+		if err := buildGo(t.Context(), bad, "./cmd/sandbox-agent", out); err == nil ||
+			!strings.Contains(err.Error(), "make build") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -51,7 +52,8 @@ func TestBuildGo_CompilesAsMakeBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"\tCGO_ENABLED=0 $(GO) build " + strings.Join(buildFlags(), " ") + " -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./cmd/sandbox-agent\n",
+		"\tCGO_ENABLED=0 $(GO) build " + strings.Join(buildFlags(),
+			" ") + " -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./cmd/sandbox-agent\n",
 		"\ntests e2e drills: export " + EnvPrograms + " := $(CURDIR)/$(BIN)\n",
 	} {
 		if !strings.Contains(string(raw), line) {

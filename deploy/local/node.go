@@ -61,7 +61,11 @@ func StartNode(ctx context.Context, dir, name string, progress io.Writer) (*Stac
 func startServer(dir, name string) (*process, error) {
 	return command{
 		name: "bivouac", dir: filepath.Join(dir, name), detach: true,
-		path: filepath.Join(dir, "bin", "bivouac"), args: []string{"server", "--config", filepath.Join(dir, name, "node.hcl")},
+		path: filepath.Join(dir, "bin", "bivouac"), args: []string{
+			"server",
+			"--config",
+			filepath.Join(dir, name, "node.hcl"),
+		},
 	}.start()
 }
 
@@ -84,7 +88,8 @@ func serversOf(dir string) (list []serverProcess) {
 			continue
 		}
 		// The link of a program that was replaced ends with " (deleted)".
-		if exe, err := os.Readlink(filepath.Join("/proc", e.Name(), "exe")); err != nil || strings.TrimSuffix(exe, " (deleted)") != program {
+		if exe, err := os.Readlink(filepath.Join("/proc", e.Name(), "exe")); err != nil ||
+			strings.TrimSuffix(exe, " (deleted)") != program {
 			continue
 		}
 		raw, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))

@@ -100,10 +100,17 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
 		Dir:     dir,
 		Log:     filepath.Join(dir, "nomad.log"),
-		cmd:     command{name: "nomad", dir: dir, path: o.Binary, args: []string{"agent", "-config=" + config}, detach: o.Detach, inherit: dynamic.lock},
-		ports:   dynamic,
-		rpc:     "127.0.0.1:" + strconv.Itoa(ports[1]),
-		acl:     o.ACL,
+		cmd: command{
+			name:    "nomad",
+			dir:     dir,
+			path:    o.Binary,
+			args:    []string{"agent", "-config=" + config},
+			detach:  o.Detach,
+			inherit: dynamic.lock,
+		},
+		ports: dynamic,
+		rpc:   "127.0.0.1:" + strconv.Itoa(ports[1]),
+		acl:   o.ACL,
 
 		namespace: cmp.Or(o.Namespace, "default"),
 	}
@@ -154,11 +161,13 @@ func nomadConfig(n *Nomad, ports []int, o NomadOptions) ([]byte, error) {
 	filled := strings.NewReplacer(
 		`"DATA_DIR"`, strconv.Quote(filepath.Join(n.Dir, "data")),
 		"HTTP_PORT", strconv.Itoa(ports[0]), "RPC_PORT", strconv.Itoa(ports[1]), "SERF_PORT", strconv.Itoa(ports[2]),
-		"NODE_POOL", cmp.Or(o.NodePool, "default"), "MIN_DYNAMIC_PORT", strconv.Itoa(n.ports.min), "MAX_DYNAMIC_PORT", strconv.Itoa(n.ports.max),
+		"NODE_POOL", cmp.Or(o.NodePool, "default"), "MIN_DYNAMIC_PORT", strconv.Itoa(n.ports.min), "MAX_DYNAMIC_PORT",
+		strconv.Itoa(n.ports.max),
 	).Replace(string(text))
 	if o.Join != nil {
 		filled = strings.NewReplacer(
-			`name      = "local"`, `name      = "`+filepath.Base(n.Dir)+`"`, "enabled          = true\n  bootstrap_expect = 1", "enabled = false",
+			`name      = "local"`, `name      = "`+filepath.Base(n.Dir)+`"`, "enabled          = true\n  bootstrap_expect = 1",
+			"enabled = false",
 			"client {\n", "client {\n  servers = ["+strconv.Quote(o.Join.rpc)+"]\n",
 		).Replace(filled)
 	}

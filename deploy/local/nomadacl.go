@@ -48,7 +48,8 @@ const policyName = "bivouac"
 func (n *Nomad) Policy() (string, error) {
 	policy, err := deploy.Files.ReadFile("nomad/bivouac.policy.hcl")
 	return strings.NewReplacer(
-		`namespace "sandboxes"`, fmt.Sprintf("namespace %q", n.namespace), `"alloc-exec",`, `"alloc-exec", "alloc-node-exec",`,
+		`namespace "sandboxes"`, fmt.Sprintf("namespace %q",
+			n.namespace), `"alloc-exec",`, `"alloc-exec", "alloc-node-exec",`,
 	).Replace(string(policy)), err
 }
 

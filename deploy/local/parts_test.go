@@ -255,7 +255,8 @@ func cgroupsOf(t *testing.T, pid string) (folders []string) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		controller, _, _ := strings.Cut(f[1], ",")
 		folder := filepath.Join("/sys/fs/cgroup", controller, f[2])
-		if _, err := os.Stat(folder); err == nil && strings.Contains(f[2], "/nomad") && strings.Contains(filepath.Base(folder), "-") {
+		if _, err := os.Stat(folder); err == nil && strings.Contains(f[2], "/nomad") &&
+			strings.Contains(filepath.Base(folder), "-") {
 			folders = append(folders, folder)
 		}
 	}
@@ -287,9 +288,19 @@ func TestNomad_PolicyAllowsWhatANodeDoes(t *testing.T) {
 	spec := map[string]any{"Job": map[string]any{
 		"ID": "sandbox-x", "Name": "sandbox-x", "Type": "service", "Datacenters": []string{"*"},
 		"TaskGroups": []map[string]any{{
-			"Name":    "g",
-			"Volumes": map[string]any{"w": map[string]any{"Name": "w", "Type": "host", "Source": "sandbox-x", "AccessMode": "single-node-writer", "AttachmentMode": "file-system"}},
-			"Tasks":   []map[string]any{{"Name": "t", "Driver": "raw_exec", "Config": map[string]any{"command": "/bin/sleep", "args": []string{"1000"}}}},
+			"Name": "g",
+			"Volumes": map[string]any{
+				"w": map[string]any{
+					"Name":           "w",
+					"Type":           "host",
+					"Source":         "sandbox-x",
+					"AccessMode":     "single-node-writer",
+					"AttachmentMode": "file-system",
+				},
+			},
+			"Tasks": []map[string]any{
+				{"Name": "t", "Driver": "raw_exec", "Config": map[string]any{"command": "/bin/sleep", "args": []string{"1000"}}},
+			},
 		}},
 	}}
 	do(http.MethodPut, "jobs", spec, nil)
@@ -302,7 +313,8 @@ func TestNomad_PolicyAllowsWhatANodeDoes(t *testing.T) {
 	do(http.MethodGet, "allocations?resources=false", nil, nil)
 	do(http.MethodGet, "nodes", nil, nil)
 	var mark struct{ ModifyIndex uint64 }
-	do(http.MethodPut, "var/bivouac/bivouac?cas=0", map[string]any{"Path": "bivouac/bivouac", "Items": map[string]string{"index": "1"}}, &mark)
+	do(http.MethodPut, "var/bivouac/bivouac?cas=0",
+		map[string]any{"Path": "bivouac/bivouac", "Items": map[string]string{"index": "1"}}, &mark)
 	do(http.MethodGet, "var/bivouac/bivouac", nil, nil)
 	do(http.MethodPut, fmt.Sprintf("var/bivouac/bivouac?cas=%d", mark.ModifyIndex),
 		map[string]any{"Path": "bivouac/bivouac", "Items": map[string]string{"index": "2"}}, nil)
@@ -310,7 +322,8 @@ func TestNomad_PolicyAllowsWhatANodeDoes(t *testing.T) {
 	eventually(t, "the deletion of the volume", func() error {
 		return n.DoAs(ctx, token, http.MethodDelete, "volume/host/"+created.Volume.ID+"/delete", nil, nil)
 	})
-	for _, request := range []string{"GET agent/self", "GET acl/tokens", "PUT system/gc", "GET jobs?namespace=other", "GET operator/snapshot",
+	for _, request := range []string{"GET agent/self", "GET acl/tokens", "PUT system/gc", "GET jobs?namespace=other",
+		"GET operator/snapshot",
 		"DELETE var/bivouac/bivouac", "GET var/other"} {
 		method, path, _ := strings.Cut(request, " ")
 		var status *local.StatusError

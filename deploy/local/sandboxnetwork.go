@@ -42,7 +42,8 @@ func (n SandboxNetwork) Up(ctx context.Context) error { return n.run(ctx, "up") 
 
 // gatewayOf returns this machine's address in a docker network.
 func gatewayOf(ctx context.Context, network string) (string, error) {
-	out, err := exec.CommandContext(ctx, "docker", "network", "inspect", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}", network).Output()
+	out, err := exec.CommandContext(ctx, "docker", "network", "inspect", "--format",
+		"{{range .IPAM.Config}}{{.Gateway}} {{end}}", network).Output()
 	if fields := strings.Fields(string(out)); err == nil && len(fields) > 0 {
 		return fields[0], nil
 	}
@@ -64,7 +65,8 @@ func (n SandboxNetwork) run(ctx context.Context, command string) error {
 	if err != nil {
 		return fmt.Errorf("sandbox network %s: %w", n.Name, err)
 	}
-	env := []string{"NETWORK=" + n.Name, "BRIDGE=" + n.Bridge, "NODES=" + strings.Join(n.Nodes, " "), "REFUSE=" + strings.Join(n.Refuse, " "),
+	env := []string{"NETWORK=" + n.Name, "BRIDGE=" + n.Bridge, "NODES=" + strings.Join(n.Nodes, " "),
+		"REFUSE=" + strings.Join(n.Refuse, " "),
 		"API=" + strings.Join(n.API, " ")}
 	if out, err := shell(ctx, env, string(script), command).CombinedOutput(); err != nil {
 		return fmt.Errorf("sandbox network %s: %s: %w: %s", n.Name, command, err, strings.TrimSpace(string(out)))

@@ -29,8 +29,22 @@ type tool struct {
 // tools are the pinned programs; the flags are those of deploy/tools.
 func tools() []tool {
 	return []tool{
-		{name: "nomad", version: "1.11.3", oldest: "1.10.0", pkg: "github.com/hashicorp/nomad", flags: []string{"-ldflags", "-s -w"}, minutes: 4},
-		{name: "vault", version: "1.21.0", oldest: "1.16.0", pkg: "github.com/hashicorp/vault", flags: []string{"-tags", "minimal", "-ldflags", "-s -w"}, minutes: 4},
+		{
+			name:    "nomad",
+			version: "1.11.3",
+			oldest:  "1.10.0",
+			pkg:     "github.com/hashicorp/nomad",
+			flags:   []string{"-ldflags", "-s -w"},
+			minutes: 4,
+		},
+		{
+			name:    "vault",
+			version: "1.21.0",
+			oldest:  "1.16.0",
+			pkg:     "github.com/hashicorp/vault",
+			flags:   []string{"-tags", "minimal", "-ldflags", "-s -w"},
+			minutes: 4,
+		},
 	}
 }
 
@@ -95,7 +109,8 @@ func (t tool) build(ctx context.Context, path string, progress io.Writer) error 
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 
-	fmt.Fprintf(progress, "building %s %s from source, once (about %d minutes on two cores) into %s\n", t.name, t.version, t.minutes, path)
+	fmt.Fprintf(progress, "building %s %s from source, once (about %d minutes on two cores) into %s\n", t.name,
+		t.version, t.minutes, path)
 	done := tick(progress, "building "+t.name)
 	out, err := cmd.CombinedOutput()
 	done()

@@ -84,7 +84,14 @@ func TestTool_Find_TakesWhatIsOnPathWhenRecentEnough(t *testing.T) {
 	if !ownprocess.Enter(t) {
 		return
 	}
-	for version, want := range map[string]bool{"1.1.9": false, "1.2.0": true, "1.2.3+ent": true, "1.10.0": true, "2.0.0": true, "0.9": false} {
+	for version, want := range map[string]bool{
+		"1.1.9":     false,
+		"1.2.0":     true,
+		"1.2.3+ent": true,
+		"1.10.0":    true,
+		"2.0.0":     true,
+		"0.9":       false,
+	} {
 		bin := t.TempDir()
 		script := "#!/bin/sh\necho 'Fake v" + version + "'\n"
 		path := filepath.Join(bin, "bivouac-fake-tool")

@@ -176,7 +176,8 @@ func (b *builder) startVault(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.vault, err = StartVault(ctx, VaultOptions{Dir: b.path("vault"), Port: port, Durable: true, Detach: true, Progress: b.progress})
+	b.vault, err = StartVault(ctx,
+		VaultOptions{Dir: b.path("vault"), Port: port, Durable: true, Detach: true, Progress: b.progress})
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,9 @@ func (b *builder) startNomad(ctx context.Context) error {
 		driver = "docker"
 	}
 	b.nomad, err = StartNomad(ctx, NomadOptions{
-		Dir: b.path("nomad"), Port: port, Vault: b.vault, Namespace: stackNamespace, Drivers: []string{driver}, NodePool: stackPool,
+		Dir: b.path("nomad"), Port: port, Vault: b.vault, Namespace: stackNamespace, Drivers: []string{
+			driver,
+		}, NodePool: stackPool,
 		ACL: true, Detach: true, Progress: b.progress,
 	})
 	if err != nil {
@@ -266,7 +269,8 @@ func (b *builder) startNodes(ctx context.Context) error {
 			return err
 		}
 		started = append(started, p)
-		b.stack.Nodes = append(b.stack.Nodes, StackNode{Name: nodeName(i), HTTP: "http://" + addresses[i], Pid: p.pid, Log: p.log})
+		b.stack.Nodes = append(b.stack.Nodes,
+			StackNode{Name: nodeName(i), HTTP: "http://" + addresses[i], Pid: p.pid, Log: p.log})
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -315,7 +319,8 @@ func (b *builder) startBalancer(ctx context.Context) error {
 	for _, n := range b.stack.Nodes {
 		nodes = append(nodes, strings.TrimPrefix(n.HTTP, "http://"))
 	}
-	h, err := StartHAProxy(ctx, HAProxyOptions{Dir: b.path("haproxy"), Port: b.balancerPort, Also: also, Nodes: nodes, Detach: true})
+	h, err := StartHAProxy(ctx,
+		HAProxyOptions{Dir: b.path("haproxy"), Port: b.balancerPort, Also: also, Nodes: nodes, Detach: true})
 	if err != nil {
 		return err
 	}
@@ -349,7 +354,8 @@ func (b *builder) makeNetwork(ctx context.Context) error {
 		return nil
 	}
 	if err := SandboxNetworkPossible(ctx); err != nil {
-		fmt.Fprintf(b.progress, "  %v: the sandboxes are on docker's own bridge, and reach each other and this machine\n", err)
+		fmt.Fprintf(b.progress, "  %v: the sandboxes are on docker's own bridge, and reach each other and this machine\n",
+			err)
 		return nil
 	}
 	network := networkOf(b.stack.Dir)
@@ -416,7 +422,8 @@ func (b *builder) loadSpecs(ctx context.Context) error {
 		image := imageOf(b.stack.Dir)
 		full, err := BuildSandboxImage(ctx, agent, image)
 		if file = "config/stack-docker.hcl"; err == nil && !full {
-			fmt.Fprintln(b.progress, "  the sandboxes have no shell and no git: `make sandbox-image` builds an image that has them")
+			fmt.Fprintln(b.progress,
+				"  the sandboxes have no shell and no git: `make sandbox-image` builds an image that has them")
 			file, err = "config/stack-bare.hcl", BuildImage(ctx, agent, image)
 		}
 		if err != nil {
@@ -432,10 +439,12 @@ func (b *builder) loadSpecs(ctx context.Context) error {
 		return err
 	}
 	specs := b.path("specs.hcl")
-	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(b.stack.Image), `"AGENT_BINARY"`, strconv.Quote(agent)).Replace(string(text))
+	filled := strings.NewReplacer(`"IMAGE"`, strconv.Quote(b.stack.Image), `"AGENT_BINARY"`,
+		strconv.Quote(agent)).Replace(string(text))
 	if err := writeFile(specs, []byte(filled), 0o600); err != nil {
 		return err
 	}
-	_, err = b.bivouac(ctx, "specs", "apply", specs, "--replace", "--address", b.stack.Nodes[0].HTTP, "--api-key-file", b.stack.APIKeyFile)
+	_, err = b.bivouac(ctx, "specs", "apply", specs, "--replace", "--address", b.stack.Nodes[0].HTTP, "--api-key-file",
+		b.stack.APIKeyFile)
 	return err
 }

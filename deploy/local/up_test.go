@@ -62,7 +62,8 @@ func stackProcesses(t *testing.T, dir string) []string {
 		args, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		env, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
-		if strings.Contains(string(args), dir+"/") || strings.Contains(string(env), "="+dir+"/") || strings.HasPrefix(cwd, dir+"/") {
+		if strings.Contains(string(args), dir+"/") || strings.Contains(string(env), "="+dir+"/") ||
+			strings.HasPrefix(cwd, dir+"/") {
 			found = append(found, e.Name()+" "+strings.ReplaceAll(string(args), "\x00", " "))
 		}
 	}
@@ -124,7 +125,14 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	if _, err := local.Up(t.Context(), dir, io.Discard); !errors.Is(err, local.ErrAlreadyUp) {
 		t.Errorf("a second up: %v", err)
 	}
-	for _, file := range []string{"api-key", "vault/keys.json", "approle/secret-id", "approle/role-id", "tls/ca-key.pem", "stack.json"} {
+	for _, file := range []string{
+		"api-key",
+		"vault/keys.json",
+		"approle/secret-id",
+		"approle/role-id",
+		"tls/ca-key.pem",
+		"stack.json",
+	} {
 		if fi, err := os.Stat(filepath.Join(dir, file)); err != nil || fi.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v; want mode 0600", file, fi, err)
 		}
@@ -179,7 +187,8 @@ func TestUp_RunsSandboxes_DownLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := exec.Command(filepath.Join(dir, "bin", "bivouac"), "server", "--check", "--config", filepath.Join(root, "deploy", "config", "node.hcl"))
+	check := exec.Command(filepath.Join(dir, "bin", "bivouac"), "server", "--check", "--config",
+		filepath.Join(root, "deploy", "config", "node.hcl"))
 	out, err := check.CombinedOutput()
 	missing := strings.Count(string(out), "no such file or directory")
 	if check.ProcessState.ExitCode() != 1 || missing == 0 || strings.Count(string(out), "fail ") != missing {
@@ -207,7 +216,9 @@ func asksModels(t *testing.T, api client) {
 		default:
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+		fmt.Fprint(w,
+			`data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},`+
+				`"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
 	}))
 	defer model.Close()
 	post := func(path, body string) {
@@ -226,7 +237,8 @@ func asksModels(t *testing.T, api client) {
 			t.Fatalf("%s: %d %s", path, resp.StatusCode, text)
 		}
 	}
-	post("/api/settings", fmt.Sprintf(`{"llm_model":"openai/scripted","llm_base_url":"%s/v1","llm_api_key":"sk-stack"}`, model.URL))
+	post("/api/settings",
+		fmt.Sprintf(`{"llm_model":"openai/scripted","llm_base_url":"%s/v1","llm_api_key":"sk-stack"}`, model.URL))
 	post("/api/v1/app-conversations", `{"initial_message":{"content":[{"type":"text","text":"hello"}]}}`)
 	select {
 	case key := <-asked:
@@ -267,7 +279,8 @@ func restartsNodes(t *testing.T, s *local.Stack) {
 	}
 	go func() { _ = byHand.Wait() }()
 	api := client{t, s.Nodes[2].HTTP, ""}
-	eventually(t, "the node that was started by hand is ready", func() error { return api.do(http.MethodGet, "/ready", new(any)) })
+	eventually(t, "the node that was started by hand is ready",
+		func() error { return api.do(http.MethodGet, "/ready", new(any)) })
 }
 
 // keepsKeys checks that a job with a sandbox's name gets the sandbox's key in the stack's
@@ -285,7 +298,8 @@ func keepsKeys(t *testing.T, s *local.Stack, api client) {
 	}
 	id := "sandbox-" + found.Items[0].ID
 	var own []struct{ ID string }
-	if err := n.Do(t.Context(), http.MethodGet, "jobs?namespace=sandboxes&prefix="+id, nil, &own); err != nil || len(own) != 1 {
+	if err := n.Do(t.Context(), http.MethodGet, "jobs?namespace=sandboxes&prefix="+id, nil, &own); err != nil ||
+		len(own) != 1 {
 		t.Fatalf("the job of %s in the stack's namespace: %v, %v", id, own, err)
 	}
 	thief := func(namespace, driver, config string) string {
@@ -385,7 +399,8 @@ job "escape-%s" {
 		if err := n.Do(t.Context(), http.MethodPost, "jobs/parse?namespace=sandboxes", in, &parsed); err != nil {
 			t.Fatal(err)
 		}
-		err := n.Do(t.Context(), http.MethodPost, "jobs?namespace=sandboxes", map[string]any{"Job": parsed, "EnforceIndex": true, "JobModifyIndex": 1 << 40}, nil)
+		err := n.Do(t.Context(), http.MethodPost, "jobs?namespace=sandboxes",
+			map[string]any{"Job": parsed, "EnforceIndex": true, "JobModifyIndex": 1 << 40}, nil)
 		t.Logf("a job with %s: %v", driver, err)
 		// The index is no job's: what is allowed fails as well, for another reason.
 		if refused := err != nil && strings.Contains(err.Error(), "driver"); err == nil || refused == (driver == used) {
@@ -404,7 +419,8 @@ func keepsNetwork(t *testing.T, s *local.Stack) {
 	case s.Network == "":
 		t.Log(err)
 	default:
-		out, err := exec.CommandContext(t.Context(), "docker", "network", "inspect", "--format", "{{len .Containers}}", s.Network).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "docker", "network", "inspect", "--format", "{{len .Containers}}",
+			s.Network).CombinedOutput()
 		if err != nil || strings.TrimSpace(string(out)) != "1" {
 			t.Errorf("containers in %s: %v %s", s.Network, err, out)
 		}

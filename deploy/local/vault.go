@@ -81,7 +81,13 @@ func StartVault(ctx context.Context, o VaultOptions) (*Vault, error) {
 		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
 		Dir:     dir,
 		Log:     filepath.Join(dir, "vault.log"),
-		cmd:     command{name: "vault", dir: dir, path: o.Binary, args: []string{"server", "-config=" + config}, detach: o.Detach},
+		cmd: command{
+			name:   "vault",
+			dir:    dir,
+			path:   o.Binary,
+			args:   []string{"server", "-config=" + config},
+			detach: o.Detach,
+		},
 	}
 	if err := v.Start(ctx); err != nil {
 		return nil, errors.Join(err, v.Close())
@@ -99,8 +105,10 @@ func vaultConfig(dir string, port, clusterPort int, durable bool) []byte {
 	}
 	at := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 	raw, err := json.MarshalIndent(map[string]any{
-		"storage":       storage,
-		"listener":      map[string]any{"tcp": map[string]any{"address": at(port), "cluster_address": at(clusterPort), "tls_disable": true}},
+		"storage": storage,
+		"listener": map[string]any{
+			"tcp": map[string]any{"address": at(port), "cluster_address": at(clusterPort), "tls_disable": true},
+		},
 		"api_addr":      "http://" + at(port),
 		"cluster_addr":  "https://" + at(clusterPort),
 		"disable_mlock": true,

@@ -40,7 +40,8 @@ func (v *Vault) TrustNamespace(ctx context.Context, nomadAddress, namespace stri
 	if err := v.Do(ctx, http.MethodGet, "sys/auth/"+nomadAuthPath, nil, &mount); err != nil {
 		return fmt.Errorf("setting vault up for nomad: %w", err)
 	}
-	if err := v.writePolicy(ctx, nomadPolicy, "vault/nomad-workloads.hcl", "MOUNT", "secret", "ACCESSOR", mount.Accessor); err != nil {
+	if err := v.writePolicy(ctx, nomadPolicy, "vault/nomad-workloads.hcl", "MOUNT", "secret", "ACCESSOR",
+		mount.Accessor); err != nil {
 		return err
 	}
 	writes := []struct {
@@ -104,7 +105,8 @@ func (v *Vault) NewAppRole(ctx context.Context, o AppRoleOptions) (AppRole, erro
 	or(&o.Prefix, "bivouac")
 	or(&o.NomadNamespace, "default")
 	or(&o.Period, "1h")
-	err := v.writePolicy(ctx, o.Name, "vault/bivouac.hcl", "MOUNT", o.Mount, "PREFIX", o.Prefix, "NOMAD_NAMESPACE", o.NomadNamespace)
+	err := v.writePolicy(ctx, o.Name, "vault/bivouac.hcl", "MOUNT", o.Mount, "PREFIX", o.Prefix, "NOMAD_NAMESPACE",
+		o.NomadNamespace)
 	if err != nil {
 		return AppRole{}, err
 	}

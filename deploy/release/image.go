@@ -71,7 +71,9 @@ func (r release) image(files []file, tmp string) error {
 	if err != nil {
 		return err
 	}
-	err = path.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.imageTag()}),
+	err = path.AppendImage(img, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": r.imageTag(),
+	}),
 		layout.WithPlatform(v1.Platform{OS: "linux", Architecture: r.arch}))
 	if err != nil {
 		return err
@@ -130,7 +132,14 @@ func (r release) layer(list []file) (v1.Layer, error) {
 		if err := r.parents(out, f.path, made); err != nil {
 			return nil, err
 		}
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: 0o644, Size: int64(len(f.body)), ModTime: r.source.time, Format: tar.FormatPAX}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg,
+			Name:     f.path,
+			Mode:     0o644,
+			Size:     int64(len(f.body)),
+			ModTime:  r.source.time,
+			Format:   tar.FormatPAX,
+		}
 		if err := out.WriteHeader(h); err != nil {
 			return nil, err
 		}
@@ -166,7 +175,13 @@ func (r release) parents(out *tar.Writer, path string, made map[string]bool) err
 			continue
 		}
 		made[path[:i]] = true
-		h := &tar.Header{Typeflag: tar.TypeDir, Name: path[:i] + "/", Mode: 0o755, ModTime: r.source.time, Format: tar.FormatPAX}
+		h := &tar.Header{
+			Typeflag: tar.TypeDir,
+			Name:     path[:i] + "/",
+			Mode:     0o755,
+			ModTime:  r.source.time,
+			Format:   tar.FormatPAX,
+		}
 		if err := out.WriteHeader(h); err != nil {
 			return err
 		}

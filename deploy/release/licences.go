@@ -166,7 +166,8 @@ func (m *module) readLicences(dir string) error {
 		}
 		cover := licensecheck.Scan(text)
 		if cover.Percent < recognised {
-			return fmt.Errorf("%s %s: %s is no licence that is known (%.0f %% of it is recognised)", m.path, m.version, e.Name(), cover.Percent)
+			return fmt.Errorf("%s %s: %s is no licence that is known (%.0f %% of it is recognised)", m.path, m.version,
+				e.Name(), cover.Percent)
 		}
 		for _, match := range cover.Match {
 			if !match.IsURL && !slices.Contains(m.ids, match.ID) {
@@ -203,7 +204,8 @@ func copyright(own []byte, modules []module) []byte {
 	slices.SortStableFunc(texts, func(a, b *text) int { return cmp.Compare(a.of[0], b.of[0]) })
 	var out bytes.Buffer
 	line := strings.Repeat("=", 80)
-	fmt.Fprintf(&out, "Bivouac has the licence below. The programs contain the modules that follow it, each\nwith its own.\n\n%s\n", own)
+	fmt.Fprintf(&out,
+		"Bivouac has the licence below. The programs contain the modules that follow it, each\nwith its own.\n\n%s\n", own)
 	for _, t := range texts {
 		fmt.Fprintf(&out, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(t.of, "\n"), line, strings.TrimRight(t.body, "\n"))
 	}

@@ -33,8 +33,10 @@ func run(ctx context.Context) error {
 	root := flag.String("root", "../..", "the root of Bivouac's tree")
 	out := flag.String("out", "../../dist", "the folder to write to; it is emptied first")
 	arches := flag.String("arch", "amd64,arm64", "the architectures, as Go names them")
-	maintainer := flag.String("maintainer", "Bivouac <bivouac@localhost>", "who answers for the packages, in their metadata")
-	stale := flag.String("stale-results", "", "release although ops/bench/RESULTS.md is of another commit, for this reason")
+	maintainer := flag.String("maintainer", "Bivouac <bivouac@localhost>",
+		"who answers for the packages, in their metadata")
+	stale := flag.String("stale-results", "",
+		"release although ops/bench/RESULTS.md is of another commit, for this reason")
 	flag.Parse()
 
 	src, err := readSource(ctx, *root)
@@ -82,7 +84,8 @@ func checkResults(ctx context.Context, root, reason string, out io.Writer) error
 	case err == nil:
 		return nil
 	case reason == "":
-		return fmt.Errorf("%s\nto release nevertheless, say why: make release STALE_RESULTS=\"the reason\"", bytes.TrimSpace(said))
+		return fmt.Errorf("%s\nto release nevertheless, say why: make release STALE_RESULTS=\"the reason\"",
+			bytes.TrimSpace(said))
 	}
 	fmt.Fprintf(out, "releasing with measurements of another commit, because: %s\n%s\n", reason, bytes.TrimSpace(said))
 	return nil

@@ -85,7 +85,8 @@ func (r release) files(ctx context.Context, tmp string) ([]file, error) {
 			return nil, err
 		}
 	}
-	if err := writeReference(filepath.Join(r.source.root, "cmd/bivouac/doc.go"), filepath.Join(tmp, "configuration")); err != nil {
+	if err := writeReference(filepath.Join(r.source.root, "cmd/bivouac/doc.go"),
+		filepath.Join(tmp, "configuration")); err != nil {
 		return nil, fmt.Errorf("the reference of the configuration: %w", err)
 	}
 	if err := r.licences(ctx, tmp); err != nil {

@@ -33,8 +33,20 @@ const testVersion = "1.2.3~rc1"
 func testRelease(t *testing.T, programs, out string) release {
 	t.Helper()
 	root, bin := built(t)
-	src := source{root: root, version: testVersion, revision: strings.Repeat("a", 40), time: time.Unix(1_700_000_000, 0).UTC()}
-	r := release{source: src, arch: runtime.GOARCH, programs: programs, host: bin, out: out, maintainer: "Tester <t@example.org>"}
+	src := source{
+		root:     root,
+		version:  testVersion,
+		revision: strings.Repeat("a", 40),
+		time:     time.Unix(1_700_000_000, 0).UTC(),
+	}
+	r := release{
+		source:     src,
+		arch:       runtime.GOARCH,
+		programs:   programs,
+		host:       bin,
+		out:        out,
+		maintainer: "Tester <t@example.org>",
+	}
 	if err := r.make(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +74,10 @@ func built(t *testing.T) (root, bin string) {
 func standIns(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"go.mod": "module example.org/x\n", "main.go": "package main\n\nfunc main() {}\n"} {
+	for name, text := range map[string]string{
+		"go.mod":  "module example.org/x\n",
+		"main.go": "package main\n\nfunc main() {}\n",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +192,8 @@ func wantFiles(t *testing.T, r release, got map[string]entry, zsh string) {
 
 // notForOperators are files of deploy and ops that only code, tests, `make stack` and, in the tree with
 // the agents' lock file, `make sandbox-image` read.
-var notForOperators = regexp.MustCompile(`^deploy/(local|tools|release|image)/|^deploy/config/stack|\.go$|^ops/runbooks/testdata/`)
+var notForOperators = regexp.MustCompile(`^deploy/(local|tools|release|image)/|^deploy/config/` +
+	`stack|\.go$|^ops/runbooks/testdata/`)
 
 // operatorFiles are the files of the tree that some package must have: all of deploy, the runbooks,
 // dashboards and alerts, without what notForOperators names.
@@ -205,7 +221,11 @@ func operatorFiles(t *testing.T, root string) []string {
 func wantControl(t *testing.T, got map[string]entry) {
 	t.Helper()
 	control := string(got["control"].body)
-	for _, want := range []string{"\nVersion: " + testVersion + "\n", "\nArchitecture: " + runtime.GOARCH + "\n", "\nPre-Depends: passwd\n"} {
+	for _, want := range []string{
+		"\nVersion: " + testVersion + "\n",
+		"\nArchitecture: " + runtime.GOARCH + "\n",
+		"\nPre-Depends: passwd\n",
+	} {
 		if !strings.Contains(control, want) {
 			t.Errorf("control does not say %q:\n%s", want, control)
 		}
@@ -234,7 +254,8 @@ func wantRPM(t *testing.T, r release, out string, archive map[string]entry) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "/etc/bivouac drwxr-x--- root:bivouac ") }) {
+	if !slices.ContainsFunc(lines,
+		func(l string) bool { return strings.HasPrefix(l, "/etc/bivouac drwxr-x--- root:bivouac ") }) {
 		t.Error("/etc/bivouac is missing")
 	}
 	for path, e := range archive {
@@ -293,7 +314,8 @@ func wantImage(t *testing.T, r release, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Architecture != r.arch || config.Config.User != "65532:65532" || config.Config.Labels["org.opencontainers.image.version"] != testVersion {
+	if config.Architecture != r.arch || config.Config.User != "65532:65532" ||
+		config.Config.Labels["org.opencontainers.image.version"] != testVersion {
 		t.Errorf("%+v", config)
 	}
 	layers, err := img.Layers()
@@ -362,7 +384,8 @@ func TestLicences_EveryModuleHasOne(t *testing.T) {
 	if got := licences["github.com/hashicorp/raft v1.7.3"]; got != "MPL-2.0" {
 		t.Errorf("hashicorp/raft: %q, want MPL-2.0", got)
 	}
-	if texts := string(readFile(t, filepath.Join(dir, "copyright"))); !strings.Contains(texts, "\ngithub.com/hashicorp/raft v1.7.3 (MPL-2.0)\n") {
+	if texts := string(readFile(t,
+		filepath.Join(dir, "copyright"))); !strings.Contains(texts, "\ngithub.com/hashicorp/raft v1.7.3 (MPL-2.0)\n") {
 		t.Error("the licence texts do not name hashicorp/raft")
 	}
 }
@@ -373,7 +396,8 @@ func TestLicence_AnUnknownTextIsAnError(t *testing.T) {
 	if err := m.readLicences(dir); err == nil || !strings.Contains(err.Error(), "no licence file") {
 		t.Errorf("without a file: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("You may look at this on Sundays, and on other days ask us first."), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "LICENSE"),
+		[]byte("You may look at this on Sundays, and on other days ask us first."), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.readLicences(dir); err == nil || !strings.Contains(err.Error(), "is no licence that is known") {

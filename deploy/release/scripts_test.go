@@ -25,8 +25,18 @@ func TestScripts_StartNothing(t *testing.T) {
 		{"postinstall", []string{"2"}, "systemctl daemon-reload", "one node after the other"},
 		{"preremove", []string{"upgrade", "1.0.0"}, "", ""},
 		{"preremove", []string{"1"}, "", ""},
-		{"preremove", []string{"remove"}, "systemctl disable --now bivouac.service; systemctl disable bivouac-sandbox-network.service", ""},
-		{"preremove", []string{"0"}, "systemctl disable --now bivouac.service; systemctl disable bivouac-sandbox-network.service", ""},
+		{
+			"preremove",
+			[]string{"remove"},
+			"systemctl disable --now bivouac.service; systemctl disable bivouac-sandbox-network.service",
+			"",
+		},
+		{
+			"preremove",
+			[]string{"0"},
+			"systemctl disable --now bivouac.service; systemctl disable bivouac-sandbox-network.service",
+			"",
+		},
 		{"postremove", []string{"upgrade", "1.0.0"}, "", ""},
 		{"postremove", []string{"1"}, "", ""},
 		{"postremove", []string{"remove"}, "systemctl daemon-reload", "lib stays"},
@@ -42,7 +52,8 @@ func TestScripts_StartNothing(t *testing.T) {
 				}
 			}
 			text := string(readFile(t, filepath.Join("scripts", test.script+".sh")))
-			text = strings.NewReplacer("/run/systemd/system", dir, "/var/lib/bivouac /etc/bivouac;", dir+"/lib "+dir+"/etc;").Replace(text)
+			text = strings.NewReplacer("/run/systemd/system", dir, "/var/lib/bivouac /etc/bivouac;",
+				dir+"/lib "+dir+"/etc;").Replace(text)
 			for _, kept := range []string{"lib", "etc"} {
 				if err := os.Mkdir(filepath.Join(dir, kept), 0o700); err != nil {
 					t.Fatal(err)

@@ -36,7 +36,8 @@ func (r release) writeSPDX(w io.Writer, modules []module) error {
 			p.PackageComment = "The certificates of authorities in the image; in no program."
 		}
 		doc.Packages = append(doc.Packages, p)
-		doc.Relationships = append(doc.Relationships, relation(own.PackageSPDXIdentifier, common.TypeRelationshipContains, p.PackageSPDXIdentifier))
+		doc.Relationships = append(doc.Relationships,
+			relation(own.PackageSPDXIdentifier, common.TypeRelationshipContains, p.PackageSPDXIdentifier))
 	}
 	return json.Write(doc, w, json.Indent("  "))
 }
@@ -45,7 +46,9 @@ func (r release) spdxPackage(m module) *spdx.Package {
 	licence := strings.Join(m.ids, " AND ")
 	return &spdx.Package{
 		PackageName: m.path, PackageVersion: m.version,
-		PackageSPDXIdentifier:   common.ElementID("Package-" + regexp.MustCompile(`[^A-Za-z0-9.-]`).ReplaceAllString(m.path, "-")),
+		PackageSPDXIdentifier: common.ElementID(
+			"Package-" + regexp.MustCompile(`[^A-Za-z0-9.-]`).ReplaceAllString(m.path, "-"),
+		),
 		PackageDownloadLocation: "NOASSERTION", PackageCopyrightText: "NOASSERTION",
 		PackageLicenseConcluded: licence, PackageLicenseDeclared: licence,
 		IsFilesAnalyzedTagPresent: true,

@@ -64,7 +64,12 @@ func take(v *fsm.View) picture {
 	p := picture{use: map[string]fsm.Limits{"": {}}, sandboxes: map[string]fsm.Sandbox{}, promised: map[string]string{}}
 	add := func(user string, l fsm.Limits) {
 		u := p.use[user]
-		p.use[user] = fsm.Limits{Running: u.Running + l.Running, Total: u.Total + l.Total, CPU: u.CPU + l.CPU, Memory: u.Memory + l.Memory}
+		p.use[user] = fsm.Limits{
+			Running: u.Running + l.Running,
+			Total:   u.Total + l.Total,
+			CPU:     u.CPU + l.CPU,
+			Memory:  u.Memory + l.Memory,
+		}
 	}
 	for s := range v.AllSandboxes() {
 		var l fsm.Limits
@@ -157,7 +162,8 @@ func exceeded(was, use, limit fsm.Limits) error {
 
 func most(a, b fsm.Limits) fsm.Limits {
 	return fsm.Limits{
-		Running: max(a.Running, b.Running), Total: max(a.Total, b.Total), StartsPerMinute: max(a.StartsPerMinute, b.StartsPerMinute),
+		Running: max(a.Running, b.Running), Total: max(a.Total, b.Total), StartsPerMinute: max(a.StartsPerMinute,
+			b.StartsPerMinute),
 		CPU: max(a.CPU, b.CPU), Memory: max(a.Memory, b.Memory),
 	}
 }

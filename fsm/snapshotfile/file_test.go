@@ -108,10 +108,15 @@ func TestFile_RoundTrip(t *testing.T) {
 	}
 	v := s.View()
 	m := p.Manifest()
-	if m.ClusterID != v.ClusterID() || m.Index != v.Index() || m.Term != v.Term() || m.ProtocolVersion != v.ProtocolVersion() || m.Format != Format {
+	if m.ClusterID != v.ClusterID() || m.Index != v.Index() || m.Term != v.Term() ||
+		m.ProtocolVersion != v.ProtocolVersion() || m.Format != Format {
 		t.Errorf("manifest %+v", m)
 	}
-	for name, r := range map[string]io.Reader{"whole": bytes.NewReader(b), "byte by byte": iotest.OneByteReader(bytes.NewReader(b)), "data with EOF": iotest.DataErrReader(bytes.NewReader(b))} {
+	for name, r := range map[string]io.Reader{
+		"whole":         bytes.NewReader(b),
+		"byte by byte":  iotest.OneByteReader(bytes.NewReader(b)),
+		"data with EOF": iotest.DataErrReader(bytes.NewReader(b)),
+	} {
 		got, state, err := stateOf(r)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -158,7 +163,8 @@ func TestFile_IsReadByTarAndSha256sum(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "f"), bytesOf(t, pack(t, seeded(t))), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-ec", "tar xf f; sha256sum -c SHA256SUMS; gzip -dc parts/* | head -c 20")
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec",
+		"tar xf f; sha256sum -c SHA256SUMS; gzip -dc parts/* | head -c 20")
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `{"bivouac_snapshot":`) {
@@ -244,8 +250,12 @@ func TestLoad_SaysWhatIsWrong(t *testing.T) {
 		want error
 		text string
 	}{
-		"another kind":     {func(m *Manifest) { m.Kind = "consul" }, ErrNotSnapshot, "not a bivouac snapshot"},
-		"newer format":     {func(m *Manifest) { m.Format = 2 }, ErrNewer, "its format is 2 and this program reads 1: upgrade"},
+		"another kind": {func(m *Manifest) { m.Kind = "consul" }, ErrNotSnapshot, "not a bivouac snapshot"},
+		"newer format": {
+			func(m *Manifest) { m.Format = 2 },
+			ErrNewer,
+			"its format is 2 and this program reads 1: upgrade",
+		},
 		"newer protocol":   {func(m *Manifest) { m.ProtocolVersion = 99 }, ErrNewer, "protocol version is 99"},
 		"newer state":      {func(m *Manifest) { m.StateFormat = 99 }, ErrNewer, "format of its state is 99"},
 		"encrypted":        {func(m *Manifest) { m.Encryption = &Encryption{"k1"} }, ErrEncrypted, `"k1"`},
@@ -263,7 +273,11 @@ func TestLoad_SaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for name, content := range map[string]string{"text": strings.Repeat("no snapshot ", 100), "short": "x", "zeros": strings.Repeat("\x00", 2048)} {
+	for name, content := range map[string]string{
+		"text":  strings.Repeat("no snapshot ", 100),
+		"short": "x",
+		"zeros": strings.Repeat("\x00", 2048),
+	} {
 		if _, _, err := Load(strings.NewReader(content)); !errors.Is(err, ErrNotSnapshot) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -309,7 +323,8 @@ func TestLoad_ReaderFails(t *testing.T) {
 // TestRestore_OfAFileThatIsDamagedBehindItsState: the state is intact but the manifest is not the
 // one that was written. Nothing is restored, and the error says why.
 func TestRestore_OfAFileThatIsDamagedBehindItsState(t *testing.T) {
-	b := bytes.Replace(bytesOf(t, pack(t, seeded(t))), []byte(`"bivouac_version": "v1"`), []byte(`"bivouac_version": "v2"`), 1)
+	b := bytes.Replace(bytesOf(t, pack(t, seeded(t))), []byte(`"bivouac_version": "v1"`),
+		[]byte(`"bivouac_version": "v2"`), 1)
 	f, err := Open(bytes.NewReader(b))
 	if err != nil || f.Manifest().Version != "v2" {
 		t.Fatalf("%+v %v", f, err)

@@ -55,7 +55,13 @@ func FuzzLoadSealed(f *testing.F) {
 		_, _ = zip.Write(state)
 		_ = zip.Close()
 		sum := sha256.Sum256(zipped.Bytes())
-		part := Part{Name: PartState, SHA256: hex.EncodeToString(sum[:]), Size: int64(zipped.Len()), Encoding: encodingGzip, ContentSize: int64(len(state))}
+		part := Part{
+			Name:        PartState,
+			SHA256:      hex.EncodeToString(sum[:]),
+			Size:        int64(zipped.Len()),
+			Encoding:    encodingGzip,
+			ContentSize: int64(len(state)),
+		}
 		var whole map[string]any
 		if json.Unmarshal(manifest, &whole) != nil || whole == nil {
 			return

@@ -152,7 +152,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 	case first.Kind != kind:
 		return Manifest{}, ErrNotSnapshot
 	case first.Format > Format:
-		return Manifest{}, fmt.Errorf("%w: its format is %d and this program reads %d: upgrade it", ErrNewer, first.Format, Format)
+		return Manifest{}, fmt.Errorf("%w: its format is %d and this program reads %d: upgrade it", ErrNewer, first.Format,
+			Format)
 	case first.Format < 1:
 		return Manifest{}, fmt.Errorf("%w: its format is %d", ErrDamaged, first.Format)
 	}
@@ -161,7 +162,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%w: its manifest can't be read: %w", ErrDamaged, err)
 	}
 	if m.Encryption != nil {
-		return Manifest{}, fmt.Errorf("%w with the key %q, and this program can't decrypt: upgrade it", ErrEncrypted, m.Encryption.KeyID)
+		return Manifest{}, fmt.Errorf("%w with the key %q, and this program can't decrypt: upgrade it", ErrEncrypted,
+			m.Encryption.KeyID)
 	}
 	return m, m.checkParts()
 }

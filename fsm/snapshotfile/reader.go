@@ -246,10 +246,12 @@ func Load(r io.Reader) (Manifest, *fsm.Trial, error) {
 	}
 	m := f.manifest
 	if m.ProtocolVersion > fsm.ProtocolVersion {
-		return m, nil, fmt.Errorf("%w: its protocol version is %d and this program knows %d: upgrade it", ErrNewer, m.ProtocolVersion, fsm.ProtocolVersion)
+		return m, nil, fmt.Errorf("%w: its protocol version is %d and this program knows %d: upgrade it", ErrNewer,
+			m.ProtocolVersion, fsm.ProtocolVersion)
 	}
 	if m.StateFormat > fsm.SnapshotFormat {
-		return m, nil, fmt.Errorf("%w: the format of its state is %d and this program reads %d: upgrade it", ErrNewer, m.StateFormat, fsm.SnapshotFormat)
+		return m, nil, fmt.Errorf("%w: the format of its state is %d and this program reads %d: upgrade it", ErrNewer,
+			m.StateFormat, fsm.SnapshotFormat)
 	}
 	trial, err := fsm.TrialLoad(f.State())
 	switch {
@@ -264,10 +266,13 @@ func Load(r io.Reader) (Manifest, *fsm.Trial, error) {
 		history = *m.History
 	}
 	if h := v.History(); h.ID != history.ID || h.Epoch != history.Epoch {
-		return m, nil, fmt.Errorf("%w: its manifest is not that of its state: history %q, epoch %d", ErrDamaged, h.ID, h.Epoch)
+		return m, nil, fmt.Errorf("%w: its manifest is not that of its state: history %q, epoch %d", ErrDamaged, h.ID,
+			h.Epoch)
 	}
-	if v.ClusterID() != m.ClusterID || v.Index() != m.Index || v.Term() != m.Term || v.ProtocolVersion() != m.ProtocolVersion {
-		return m, nil, fmt.Errorf("%w: its manifest is not that of its state: cluster %q index %d term %d protocol version %d",
+	if v.ClusterID() != m.ClusterID || v.Index() != m.Index || v.Term() != m.Term ||
+		v.ProtocolVersion() != m.ProtocolVersion {
+		return m, nil, fmt.Errorf("%w: its manifest is not that of its state: "+
+			"cluster %q index %d term %d protocol version %d",
 			ErrDamaged, v.ClusterID(), v.Index(), v.Term(), v.ProtocolVersion())
 	}
 	return m, trial, nil

@@ -113,7 +113,14 @@ func (p *Packed) entry(t *tar.Writer, name string, size int64, from io.Reader) e
 // headerOf returns an entry's header. It takes one block at any size: USTAR holds sizes below 8
 // GiB, GNU's format larger ones.
 func headerOf(name string, size int64, created time.Time) *tar.Header {
-	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: created.Truncate(time.Second), Format: tar.FormatUSTAR}
+	h := &tar.Header{
+		Typeflag: tar.TypeReg,
+		Name:     name,
+		Size:     size,
+		Mode:     0o600,
+		ModTime:  created.Truncate(time.Second),
+		Format:   tar.FormatUSTAR,
+	}
 	if size >= 8<<30 {
 		h.Format = tar.FormatGNU
 	}

@@ -179,7 +179,11 @@ func (c *Client) Follow(ctx context.Context, path string) (io.ReadCloser, error)
 	return body, err
 }
 
-func (c *Client) download(ctx context.Context, path string, pause time.Duration) (body io.ReadCloser, size int64, err error) {
+func (c *Client) download(
+	ctx context.Context,
+	path string,
+	pause time.Duration,
+) (body io.ReadCloser, size int64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stall := time.AfterFunc(pause, func() { cancel(fmt.Errorf("%s sent nothing for %s", c.Address, pause)) })
 	d := &downloaded{cancel: cancel, stall: stall, pause: pause, ctx: ctx}

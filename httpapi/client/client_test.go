@@ -15,7 +15,14 @@ func TestClient_Send_ReturnsEveryStatus(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(http.StatusTooManyRequests)
-		_, _ = io.WriteString(w, strings.Join([]string{r.Method, r.Header.Get("X-Session-API-Key"), r.Header.Get("Content-Type"), r.Header.Get("Idempotency-Key"), string(body)}, "|"))
+		_, _ = io.WriteString(w,
+			strings.Join([]string{
+				r.Method,
+				r.Header.Get("X-Session-API-Key"),
+				r.Header.Get("Content-Type"),
+				r.Header.Get("Idempotency-Key"),
+				string(body),
+			}, "|"))
 	}))
 	t.Cleanup(server.Close)
 	for _, c := range []struct {
@@ -30,7 +37,8 @@ func TestClient_Send_ReturnsEveryStatus(t *testing.T) {
 	} {
 		client := Client{Address: server.URL, Key: c.key, HTTP: server.Client()}
 		got, err := client.Send(t.Context(), http.MethodPost, "/x", c.in, c.header...)
-		if err != nil || got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") != "7" || string(got.Body) != c.want {
+		if err != nil || got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") != "7" ||
+			string(got.Body) != c.want {
 			t.Errorf("%v: %v, %v", c.in, got, err)
 		}
 		if err := got.Decode(nil); err == nil || err.Error() != "429 "+c.want {

@@ -81,7 +81,8 @@ func numberToInt(s string) (int64, *Fault) {
 		return 0, intSize()
 	}
 	if f != math.Trunc(f) {
-		return 0, &Fault{Type: "int_from_float", Message: "Input should be a valid integer, got a number with a fractional part"}
+		return 0, &Fault{Type: "int_from_float", Message: "Input should be a valid integer, " +
+			"got a number with a fractional part"}
 	}
 	return int64(f), nil
 }
@@ -229,7 +230,8 @@ func ToTime(s string) (time.Time, *Fault) {
 	if len(text) < 10 {
 		reason = "input is too short"
 	}
-	return time.Time{}, &Fault{Type: "datetime_from_date_parsing", Message: "Input should be a valid datetime or date, " + reason,
+	return time.Time{}, &Fault{Type: "datetime_from_date_parsing",
+		Message: "Input should be a valid datetime or date, " + reason,
 		Context: map[string]any{"error": reason}}
 }
 
@@ -256,16 +258,25 @@ func tooLong(limit int) *Fault {
 }
 
 func tooMany(what string, limit, got int) *Fault {
-	return &Fault{Type: "too_long", Message: fmt.Sprintf("%s should have at most %d items after validation, not %d", what, limit, got),
+	return &Fault{Type: "too_long", Message: fmt.Sprintf("%s should have at most %d items after validation, not %d",
+		what, limit, got),
 		Context: map[string]any{"field_type": what, "max_length": limit, "actual_length": got}}
 }
 
 // GreaterThan is the fault of a number that is not greater than n.
 func GreaterThan(n int64) *Fault {
-	return &Fault{Type: "greater_than", Message: fmt.Sprintf("Input should be greater than %d", n), Context: map[string]any{"gt": n}}
+	return &Fault{
+		Type:    "greater_than",
+		Message: fmt.Sprintf("Input should be greater than %d", n),
+		Context: map[string]any{"gt": n},
+	}
 }
 
 // LessEqual is the fault of a number greater than n.
 func LessEqual(n int64) *Fault {
-	return &Fault{Type: "less_than_equal", Message: fmt.Sprintf("Input should be less than or equal to %d", n), Context: map[string]any{"le": n}}
+	return &Fault{
+		Type:    "less_than_equal",
+		Message: fmt.Sprintf("Input should be less than or equal to %d", n),
+		Context: map[string]any{"le": n},
+	}
 }

@@ -25,7 +25,8 @@ func TestRepository_HoldsNoCredential(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"CANARY@host.example/owner/name", "CANARY@host/a/b", " CANARY@host/a", "me:CANARY@host/a/b", "https://CANARY@host/a/b",
+		"CANARY@host.example/owner/name", "CANARY@host/a/b", " CANARY@host/a", "me:CANARY@host/a/b",
+		"https://CANARY@host/a/b",
 		"https://host/a/b?private_token=CANARY", "https://host/a/b#CANARY", "host/a/b?token=CANARY",
 	} {
 		got := faults(bad, func(o Object) { o.Repository("x", 200) })
@@ -37,7 +38,11 @@ func TestRepository_HoldsNoCredential(t *testing.T) {
 
 // TestEndpoint_HoldsNoCredential: a model's URL has no parameter that may be a key.
 func TestEndpoint_HoldsNoCredential(t *testing.T) {
-	for _, good := range []string{"https://m.example/v1", "https://m.example/openai?api-version=2024-10-21", "https://m.example/v1?"} {
+	for _, good := range []string{
+		"https://m.example/v1",
+		"https://m.example/openai?api-version=2024-10-21",
+		"https://m.example/v1?",
+	} {
 		if got := faults(good, func(o Object) { o.Endpoint("x", 200) }); got != nil {
 			t.Errorf("%s: %v", good, got)
 		}
@@ -57,15 +62,27 @@ func TestEndpoint_HoldsNoCredential(t *testing.T) {
 func TestHoldsCredential(t *testing.T) {
 	for _, good := range [][]string{
 		nil, {"opencode", "acp"}, {"agent", "--api-key", "{{llm_api_key}}"}, {"agent", "--api-key={{llm_api_key}}"},
-		{"agent", "--token", "--verbose"}, {"env", "KEY_FILE=/run/x", "agent"}, {"agent", "--max-tokens", "100"}, {"agent", "--key="},
+		{
+			"agent",
+			"--token",
+			"--verbose",
+		}, {"env", "KEY_FILE=/run/x", "agent"}, {"agent", "--max-tokens", "100"}, {"agent", "--key="},
 	} {
 		if HoldsCredential(good) {
 			t.Errorf("%q has no credential", good)
 		}
 	}
 	for _, bad := range [][]string{
-		{"agent", "--api-key", "x"}, {"agent", "--api-key=x"}, {"env", "OPENAI_API_KEY=x", "agent"}, {"agent", "sk-0123456789"},
-		{"agent", "--header", "Authorization: Bearer abcdefgh12"}, {"agent", "-password", "x"}, {"agent", "https://me:pw@host/"},
+		{"agent", "--api-key", "x"}, {"agent", "--api-key=x"}, {
+			"env",
+			"OPENAI_API_KEY=x",
+			"agent",
+		}, {"agent", "sk-0123456789"},
+		{
+			"agent",
+			"--header",
+			"Authorization: Bearer abcdefgh12",
+		}, {"agent", "-password", "x"}, {"agent", "https://me:pw@host/"},
 		{"agent", "https://host/?token=abc"},
 	} {
 		if !HoldsCredential(bad) {

@@ -13,8 +13,11 @@ const redactedPart = "****"
 // Where a text may hold a credential. Each pattern keeps its first group.
 var (
 	urlUserinfo = regexp.MustCompile(`(://)[^/?#\s]*@`)
-	urlSecret   = regexp.MustCompile(`(?i)([?&;][^=&;#\s]*(?:token|key|secret|password|passwd|auth|credential|signature)[^=&;#\s]*=)[^&;#\s]*`)
-	authHeader  = regexp.MustCompile(`(?i)((?:authorization|api-key|private-token)["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?)[^\s"',;]+`)
+	urlSecret   = regexp.MustCompile(`(?i)([?&;][^=&;` +
+		`#\s]*(?:token|key|secret|password|passwd|auth|credential|signature)[^=&;#\s]*=)[^&;#\s]*`)
+	authHeader = regexp.MustCompile(
+		`(?i)((?:authorization|api-key|private-token)["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?)[^\s"',;]+`,
+	)
 	bearerToken = regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
 	// knownToken has the prefixes that issuers give their tokens: ours, GitHub's, GitLab's, Slack's,
 	// Vault's, and those of model providers.

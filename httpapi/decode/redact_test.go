@@ -41,8 +41,9 @@ func TestRedact(t *testing.T) {
 func TestHasUserinfo(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]bool{
-		"https://u:p@h": true, "https://tok@h/x": true, "u:tok@github.com/o/r": true, "//u:p@h": true, "a https://u@h b": true,
-		"https://h/a@b": false, "git@github.com:o/r.git": false, "o/r": false, "feature/a@2:b": false, "": false,
+		"https://u:p@h": true, "https://tok@h/x": true, "u:tok@github.com/o/r": true, "//u:p@h": true,
+		"a https://u@h b": true,
+		"https://h/a@b":   false, "git@github.com:o/r.git": false, "o/r": false, "feature/a@2:b": false, "": false,
 		"reg:5000/img@sha256:" + strings.Repeat("a", 64): false, "img:v1@sha256:" + strings.Repeat("a", 64): false,
 	} {
 		if got := HasUserinfo(in); got != want {
@@ -56,7 +57,8 @@ func TestHasUserinfo(t *testing.T) {
 func TestLogAttr_DurationsHaveAUnit(t *testing.T) {
 	var out bytes.Buffer
 	slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{ReplaceAttr: LogAttr})).With("with", time.Second).Info("done",
-		"duration", 12500*time.Microsecond, "any", any(time.Minute), "count", 3, "error", errors.New("at https://me:secret@host/"))
+		"duration", 12500*time.Microsecond, "any", any(time.Minute), "count", 3, "error",
+		errors.New("at https://me:secret@host/"))
 	for _, want := range []string{`"with":"1s"`, `"duration":"12.5ms"`, `"any":"1m0s"`, `"count":3`, `https://****@host`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in %s", want, out.String())

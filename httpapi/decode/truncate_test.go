@@ -7,7 +7,11 @@ func TestTruncate_CutsBetweenCharacters(t *testing.T) {
 		text string
 		n    int
 		want string
-	}{{"abc", 3, "abc"}, {"abcd", 3, "abc…"}, {"aéé", 3, "aé…"}, {"aéé", 2, "a…"}, {"é", 0, "…"}, {"", 0, ""}} {
+	}{{
+		"abc",
+		3,
+		"abc",
+	}, {"abcd", 3, "abc…"}, {"aéé", 3, "aé…"}, {"aéé", 2, "a…"}, {"é", 0, "…"}, {"", 0, ""}} {
 		if got := Truncate(c.text, c.n); got != c.want {
 			t.Errorf("Truncate(%q, %d) is %q, want %q", c.text, c.n, got, c.want)
 		}

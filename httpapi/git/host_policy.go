@@ -43,9 +43,10 @@ func parseHost(host string) (*url.URL, error) {
 // they would connect in its place.
 func newPolicyTransport(allowed []string, timeout time.Duration) *http.Transport {
 	free := &net.Dialer{Timeout: timeout}
-	guarded := &net.Dialer{Timeout: timeout, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-		return checkAddress(address)
-	}}
+	guarded := &net.Dialer{Timeout: timeout,
+		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			return checkAddress(address)
+		}}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if isAllowedHost(allowed, address) {

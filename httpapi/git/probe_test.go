@@ -11,9 +11,12 @@ import (
 
 func TestCheckAddress(t *testing.T) {
 	for address, fine := range map[string]bool{
-		"140.82.112.3:443": true, "[2606:4700::1111]:443": true, "127.0.0.1:80": false, "[::1]:80": false, "10.1.1.1:80": false,
-		"172.16.0.1:1": false, "192.168.0.1:1": false, "169.254.169.254:80": false, "[fd00::1]:80": false, "[fe80::1%eth0]:80": false,
-		"[::ffff:10.0.0.1]:80": false, "0.0.0.0:80": false, "224.0.0.1:80": false, "255.255.255.255:80": false, "100.100.100.200:80": false,
+		"140.82.112.3:443": true, "[2606:4700::1111]:443": true, "127.0.0.1:80": false, "[::1]:80": false,
+		"10.1.1.1:80":  false,
+		"172.16.0.1:1": false, "192.168.0.1:1": false, "169.254.169.254:80": false, "[fd00::1]:80": false,
+		"[fe80::1%eth0]:80":    false,
+		"[::ffff:10.0.0.1]:80": false, "0.0.0.0:80": false, "224.0.0.1:80": false, "255.255.255.255:80": false,
+		"100.100.100.200:80": false,
 		"[2002:7f00:1::]:80": false, "not an address": false,
 	} {
 		if got := checkAddress(address) == nil; got != fine {
@@ -49,7 +52,8 @@ func TestProbeFor_Defaults(t *testing.T) {
 	}
 	for host, want := range map[string]string{
 		"github.com": "https://api.github.com/user", "https://github.com/": "https://api.github.com/user",
-		"ghe.example.org": "https://ghe.example.org/api/v3/user", "https://ghe.example.org:8443/x/": "https://ghe.example.org:8443/x/api/v3/user",
+		"ghe.example.org":                 "https://ghe.example.org/api/v3/user",
+		"https://ghe.example.org:8443/x/": "https://ghe.example.org:8443/x/api/v3/user",
 	} {
 		p, err := probeFor("github", host, []string{"https"})
 		if err != nil || p.url != want {

@@ -40,7 +40,8 @@ func ReadTokens(o decode.Object) []Token {
 		if !slices.Contains(Providers(), name) {
 			f := decode.NotOneOf(Providers())
 			// Somebody may have sent a token as the name, so it is not echoed.
-			o.Problems.Add(f.Type, decode.At(dict.Loc, decode.PlainOr(name), "[key]"), f.Message, decode.PlainOr(name), f.Context)
+			o.Problems.Add(f.Type, decode.At(dict.Loc, decode.PlainOr(name), "[key]"), f.Message, decode.PlainOr(name),
+				f.Context)
 			continue
 		}
 		if !dict.NotNull(name, decode.KindObject) {

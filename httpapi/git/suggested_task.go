@@ -18,7 +18,14 @@ const (
 )
 
 func taskTypes() []string {
-	return []string{taskMergeConflicts, taskFailingChecks, taskUnresolvedComments, taskOpenIssue, taskOpenPR, taskCreateMicroagent}
+	return []string{
+		taskMergeConflicts,
+		taskFailingChecks,
+		taskUnresolvedComments,
+		taskOpenIssue,
+		taskOpenPR,
+		taskCreateMicroagent,
+	}
 }
 
 // ReadSuggestedTask reads V1's suggested_task. All its members are required.
@@ -98,7 +105,11 @@ func taskPrompt(t *fsm.SuggestedTask) string {
 		return fmt.Sprintf("Answer the unresolved review comments of %s. %sCheck out its branch, make the changes "+
 			"that are asked for, say where you disagree, run the tests, and push.", item, look)
 	case taskOpenPR:
-		return fmt.Sprintf("Work on the open %s. %sCheck out its branch, see what is left to do, do it, run the tests, and push.", item, look)
+		return fmt.Sprintf(
+			"Work on the open %s. %sCheck out its branch, see what is left to do, do it, run the tests, and push.",
+			item,
+			look,
+		)
 	case taskCreateMicroagent:
 		return fmt.Sprintf("Write a microagent for the repository %s: %s. Put it below .openhands/microagents, "+
 			"on a new branch, and open a %s.", t.Repo, t.Title, request)

@@ -36,8 +36,10 @@ func ReadStart(o decode.Object, bearer bool) (q fsm.StartRequest, wished *string
 		AgentType:           "default",
 		PRNumber:            []int64{},
 	}
-	if replay := strings.TrimSpace(decode.OrZero(o.Text("replay_json", decode.MaxAnyText))); replay != "" && replay != "[]" {
-		o.Masked().Rule("replay_json", "there is no replay: leave it out and send what the agent shall do as initial_user_msg")
+	if replay := strings.TrimSpace(decode.OrZero(o.Text("replay_json", decode.MaxAnyText))); replay != "" &&
+		replay != "[]" {
+		o.Masked().Rule("replay_json",
+			"there is no replay: leave it out and send what the agent shall do as initial_user_msg")
 	}
 	q.InitialMessage = readMessage(o)
 	q.Trigger = new(fsm.TriggerGUI)
@@ -103,7 +105,8 @@ func CheckSettings(settings *fsm.Settings) error {
 	model := decode.OrZero(settings.Values.LLMModel)
 	needsNoKey := strings.HasPrefix(model, "bedrock/") || strings.HasPrefix(model, "lemonade/")
 	if settings.LLMAPIKey.IsZero() && !needsNoKey {
-		return startError("Error authenticating with the LLM provider. Please check your API key", "STATUS$ERROR_LLM_AUTHENTICATION")
+		return startError("Error authenticating with the LLM provider. Please check your API key",
+			"STATUS$ERROR_LLM_AUTHENTICATION")
 	}
 	return nil
 }

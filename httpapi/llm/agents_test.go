@@ -19,7 +19,8 @@ func TestUnderstand_WhatAgentsSend(t *testing.T) {
 			"Authorization Originator Session-Id Thread-Id X-Codex-Beta-Features X-Codex-Turn-Metadata X-Codex-Window-Id",
 		},
 		"opencode": {
-			"max_tokens messages stream_options tool_choice tools", "Accept Content-Type User-Agent", "Authorization X-Session-Affinity X-Session-Id",
+			"max_tokens messages stream_options tool_choice tools", "Accept Content-Type User-Agent",
+			"Authorization X-Session-Affinity X-Session-Id",
 		},
 	} {
 		body := `{"model":"gpt-5","stream":true`

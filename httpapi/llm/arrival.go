@@ -98,7 +98,8 @@ func refusedBody(err error, cfg *Config) error {
 	case errors.As(err, &tooLarge):
 		return refuse(http.StatusRequestEntityTooLarge, reasonBody, "the request is larger than %d bytes", tooLarge.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return refuse(http.StatusRequestTimeout, reasonBody, "the request's body did not arrive: no byte for %s, or not all in %s", cfg.BodyPause, bodyTimeout)
+		return refuse(http.StatusRequestTimeout, reasonBody,
+			"the request's body did not arrive: no byte for %s, or not all in %s", cfg.BodyPause, bodyTimeout)
 	}
 	return refuse(http.StatusBadRequest, reasonBody, "the request's body could not be read")
 }

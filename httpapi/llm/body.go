@@ -39,8 +39,10 @@ func (b *body) members() map[string]any {
 // of a member.
 func leadsElsewhere(name string) bool {
 	return slices.ContainsFunc([]string{
-		"models", "model_list", "model_group", "fallbacks", "context_window_fallbacks", "context_window_fallback_dict", "content_policy_fallbacks",
-		"api_base", "base_url", "user_config", "custom_llm_provider", "deployment_id", "extra_body", "router_settings_override", "litellm_params", "preset", "route",
+		"models", "model_list", "model_group", "fallbacks", "context_window_fallbacks", "context_window_fallback_dict",
+		"content_policy_fallbacks",
+		"api_base", "base_url", "user_config", "custom_llm_provider", "deployment_id", "extra_body",
+		"router_settings_override", "litellm_params", "preset", "route",
 	}, func(n string) bool { return strings.EqualFold(n, name) })
 }
 
@@ -112,10 +114,12 @@ func (q *request) understand() error {
 	}
 	if len(q.policy.Models)+len(q.policy.Prices) > 0 {
 		if in.elsewhere != "" {
-			return refuse(http.StatusForbidden, reasonModel, "%q may lead to another model: send requests without it while the operator limits or prices models", in.elsewhere)
+			return refuse(http.StatusForbidden, reasonModel,
+				"%q may lead to another model: send requests without it while the operator limits or prices models", in.elsewhere)
 		}
 		if strings.Contains(q.name, ",") {
-			return refuse(http.StatusForbidden, reasonModel, "the model %q is a list: name one model while the operator limits or prices models", q.name)
+			return refuse(http.StatusForbidden, reasonModel,
+				"the model %q is a list: name one model while the operator limits or prices models", q.name)
 		}
 	}
 	if q.chat && q.stream {

@@ -34,8 +34,10 @@ func TestBudget(t *testing.T) {
 			m.tail = m.tail[:0]
 		}
 	}
-	const event = `data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"some words"}}]}` + "\n\n"
-	const usage = `data: {"id":"c","choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":100,"completion_tokens":200}}` + "\n\n"
+	const event = `data: {"id":"c","object":"chat.completion.chunk","model":"m",` +
+		`"choices":[{"index":0,"delta":{"content":"some words"}}]}` + "\n\n"
+	const usage = `data: {"id":"c","choices":[{"index":0,"delta":{}}],` +
+		`"usage":{"prompt_tokens":100,"completion_tokens":200}}` + "\n\n"
 	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "an event of a stream", Allocs: 0, Bytes: 0, Run: chunk(true, event)},
 		{Name: "the event with the usage", Allocs: 13, Bytes: 608, Run: chunk(true, usage)},

@@ -44,7 +44,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		MaxBody: 32 << 20, UserBodies: 64 << 20, AllBodies: 256 << 20, AllAnswers: 64 << 20,
-		BodyPause: 10 * time.Second, WriteStall: time.Minute, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute, DialTimeout: 10 * time.Second,
+		BodyPause: 10 * time.Second, WriteStall: time.Minute, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute,
+		DialTimeout:  10 * time.Second,
 		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second, Clock: time.Now,
 	}
 }
@@ -62,7 +63,8 @@ func (c Config) Validate() error {
 		return errors.New("LLM.Clock is required")
 	}
 	if c.MaxBody < 1 || c.UserBodies < c.MaxBody || c.AllBodies < c.UserBodies || c.UserRequests < 1 || c.AllAnswers < 1 {
-		return errors.New("LLM.MaxBody, UserRequests and AllAnswers must be positive, UserBodies not below MaxBody, AllBodies not below UserBodies")
+		return errors.New("LLM.MaxBody, UserRequests and AllAnswers must be positive, UserBodies not below MaxBody, " +
+			"AllBodies not below UserBodies")
 	}
 	return nil
 }

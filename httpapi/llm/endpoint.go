@@ -32,15 +32,20 @@ func endpointOf(o operation, e fsm.ModelEndpoint) (*url.URL, error) {
 	} else {
 		v, known := preset.VendorOf(e.Model)
 		if !known {
-			return nil, refuse(http.StatusBadRequest, reasonEndpoint, "llm_model %q has no known vendor: set llm_base_url in the settings", e.Model)
+			return nil, refuse(http.StatusBadRequest, reasonEndpoint,
+				"llm_model %q has no known vendor: set llm_base_url in the settings", e.Model)
 		}
 		if base = o.wire.baseOf(v); base == "" {
-			return nil, refuse(http.StatusBadRequest, reasonEndpoint, "%s, the vendor of llm_model, does not serve this API: use a model of its vendor, or set llm_base_url", v.Prefixes[0])
+			return nil, refuse(http.StatusBadRequest, reasonEndpoint,
+				"%s, the vendor of llm_model, does not serve this API: use a model of its vendor, or set llm_base_url",
+				v.Prefixes[0])
 		}
 	}
 	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, refuse(http.StatusBadRequest, reasonEndpoint, "llm_base_url must be an http or https URL without user, query and fragment")
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		u.Scheme != "https" && u.Scheme != "http" {
+		return nil, refuse(http.StatusBadRequest, reasonEndpoint, "llm_base_url must be an http or https URL "+
+			"without user, query and fragment")
 	}
 	return u, nil
 }

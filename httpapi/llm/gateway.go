@@ -285,7 +285,8 @@ func (g *Gateway) errorHandler(w http.ResponseWriter, r *http.Request, err error
 	case errors.Is(err, errHost):
 		refused = refuse(http.StatusForbidden, reasonHost, "the model's endpoint %s: %v", q.target.Host, errHost)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		refused = refuse(http.StatusGatewayTimeout, reasonFailed, "the model's endpoint %s does not answer in time", q.target.Host)
+		refused = refuse(http.StatusGatewayTimeout, reasonFailed, "the model's endpoint %s does not answer in time",
+			q.target.Host)
 	default:
 		refused = refuse(http.StatusBadGateway, reasonFailed, "the model's endpoint %s does not answer", q.target.Host)
 	}

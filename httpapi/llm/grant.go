@@ -45,7 +45,8 @@ func (g *Gateway) authorise(ctx context.Context, token string) (*grant, error) {
 func (g *Gateway) fresh(ctx context.Context, judge func(*fsm.View) (*grant, error)) (*grant, error) {
 	heard := time.Since(g.server.Cluster.Status().LastContact)
 	if heard > g.cfg.MaxStale {
-		return nil, refuse(http.StatusServiceUnavailable, reasonFailed, "this node has not heard from a leader for %s", heard.Round(time.Second))
+		return nil, refuse(http.StatusServiceUnavailable, reasonFailed, "this node has not heard from a leader for %s",
+			heard.Round(time.Second))
 	}
 	own, err := g.server.Cluster.View(ctx, cluster.Stale)
 	if err != nil {
@@ -113,7 +114,8 @@ func (g *Gateway) stands(gr *grant) bool {
 		return true
 	}
 	row := v.SandboxAny(gr.row.ID)
-	return row != nil && row.Generation == gr.row.Generation && row.Desired == fsm.DesiredRunning && !v.LockedOut(row.UserID, time.Now())
+	return row != nil && row.Generation == gr.row.Generation && row.Desired == fsm.DesiredRunning &&
+		!v.LockedOut(row.UserID, time.Now())
 }
 
 // serveToken gives an agent server a token for one of its conversations. It authenticates with its
@@ -129,7 +131,8 @@ func (g *Gateway) serveToken(w http.ResponseWriter, r *http.Request) error {
 	granted, err := g.fresh(r.Context(), func(v *fsm.View) (*grant, error) {
 		row := v.SandboxByKeyHash(apikey.Hash(key))
 		// The look-up by hash finds a candidate; Opens compares.
-		if !proxy.Opens(row, key) || !proxy.IsOwned(row) || row.Desired != fsm.DesiredRunning || v.LockedOut(row.UserID, time.Now()) {
+		if !proxy.Opens(row, key) || !proxy.IsOwned(row) || row.Desired != fsm.DesiredRunning ||
+			v.LockedOut(row.UserID, time.Now()) {
 			return nil, errToken()
 		}
 		return &grant{row: row, view: v}, nil

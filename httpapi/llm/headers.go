@@ -23,7 +23,16 @@ func passes(name string) bool {
 // passedQuery returns the members of a query that reach the endpoint.
 func passedQuery(query url.Values) string {
 	passed := url.Values{}
-	for _, name := range []string{"alt", "beta", "api-version", "limit", "after_id", "before_id", "pageSize", "pageToken"} {
+	for _, name := range []string{
+		"alt",
+		"beta",
+		"api-version",
+		"limit",
+		"after_id",
+		"before_id",
+		"pageSize",
+		"pageToken",
+	} {
 		if values, sent := query[name]; sent {
 			passed[name] = values
 		}
@@ -43,8 +52,18 @@ func (q *request) dropHeaders(h http.Header) {
 
 func isDropped(name string) bool {
 	switch name {
-	case "Set-Cookie", "Strict-Transport-Security", "Alt-Svc", "Nel", "Report-To", "Reporting-Endpoints", "Public-Key-Pins", "Clear-Site-Data",
-		"Content-Security-Policy", "Www-Authenticate", "Location", "Refresh":
+	case "Set-Cookie",
+		"Strict-Transport-Security",
+		"Alt-Svc",
+		"Nel",
+		"Report-To",
+		"Reporting-Endpoints",
+		"Public-Key-Pins",
+		"Clear-Site-Data",
+		"Content-Security-Policy",
+		"Www-Authenticate",
+		"Location",
+		"Refresh":
 		return true
 	}
 	return strings.HasPrefix(name, "X-Bivouac-") || strings.HasPrefix(name, "Access-Control-")

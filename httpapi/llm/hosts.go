@@ -45,7 +45,8 @@ func CheckHost(s string) error {
 	last := s[strings.LastIndexByte(s, '.')+1:]
 	_, number := strconv.ParseUint(strings.ToLower(last), 0, 64)
 	_, digits := strconv.ParseUint(last, 10, 64)
-	if number == nil || digits == nil || strings.HasPrefix(s, "[") || strings.Count(s, ":") > 1 || strings.Contains(last, ":") && strings.Trim(s, "0123456789.:") == "" {
+	if number == nil || digits == nil || strings.HasPrefix(s, "[") || strings.Count(s, ":") > 1 ||
+		strings.Contains(last, ":") && strings.Trim(s, "0123456789.:") == "" {
 		bare := s
 		if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
 			bare = s[1 : len(s)-1]
@@ -137,12 +138,16 @@ func (h hosts) check(named, tls bool, address string) error {
 
 // dialer connects to allowed addresses only. Each connection is judged as it is made, so a name that
 // changes its address gains nothing.
-func (h hosts) dialer(timeout time.Duration, tls bool) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (h hosts) dialer(
+	timeout time.Duration,
+	tls bool,
+) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		named := h.named(address)
-		d := &net.Dialer{Timeout: timeout, KeepAlive: 15 * time.Second, ControlContext: func(_ context.Context, _, to string, _ syscall.RawConn) error {
-			return h.check(named, tls, to)
-		}}
+		d := &net.Dialer{Timeout: timeout, KeepAlive: 15 * time.Second,
+			ControlContext: func(_ context.Context, _, to string, _ syscall.RawConn) error {
+				return h.check(named, tls, to)
+			}}
 		return d.DialContext(ctx, network, address)
 	}
 }

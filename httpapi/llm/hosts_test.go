@@ -23,9 +23,12 @@ func TestHosts_InternalAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHosts([]string{fsm.HostsVendors, "*.example.org"})
 	for _, ip := range []string{
-		"127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "224.0.0.1", "255.255.255.255",
-		"::1", "::", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "::127.0.0.1", "::169.254.169.254", "fe80::1", "fe80::1%lo", "fc00::1",
-		"fd00:ec2::254", "fd00::1%lo", "64:ff9b::a9fe:a9fe", "64:ff9b::a9fe:a9fe%lo", "2002:7f00:1::%lo", "fec0::1%lo", "ff02::1",
+		"127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+		"224.0.0.1", "255.255.255.255",
+		"::1", "::", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:10.0.0.1", "::127.0.0.1", "::169.254.169.254",
+		"fe80::1", "fe80::1%lo", "fc00::1",
+		"fd00:ec2::254", "fd00::1%lo", "64:ff9b::a9fe:a9fe", "64:ff9b::a9fe:a9fe%lo", "2002:7f00:1::%lo", "fec0::1%lo",
+		"ff02::1",
 	} {
 		to := netip.AddrPortFrom(netip.MustParseAddr(ip), 443).String()
 		for _, tls := range []bool{false, true} {
@@ -38,7 +41,9 @@ func TestHosts_InternalAddressesAreRefused(t *testing.T) {
 		t.Errorf("a listed name does not lead to a public address: %v", err)
 	}
 	for what, err := range map[string]error{
-		"without TLS": h.check(true, false, "8.8.8.8:443"), "without a listed name": h.check(false, true, "8.8.8.8:443"), "no address": h.check(true, true, "example.org:443"),
+		"without TLS": h.check(true, false,
+			"8.8.8.8:443"), "without a listed name": h.check(false, true,
+			"8.8.8.8:443"), "no address": h.check(true, true, "example.org:443"),
 	} {
 		if !errors.Is(err, errHost) {
 			t.Errorf("%s: %v", what, err)
@@ -48,23 +53,33 @@ func TestHosts_InternalAddressesAreRefused(t *testing.T) {
 
 func TestHosts_WhatIsListedIsAllowed(t *testing.T) {
 	t.Parallel()
-	h := newHosts([]string{"10.1.2.0/24", "192.168.7.7:8080", "::1", "Models.Example.org", "*.example.net", "example.com:8443"})
+	h := newHosts([]string{
+		"10.1.2.0/24",
+		"192.168.7.7:8080",
+		"::1",
+		"Models.Example.org",
+		"*.example.net",
+		"example.com:8443",
+	})
 	for to, want := range map[string]bool{
-		"10.1.2.3:80": true, "[::ffff:10.1.2.3]:80": true, "10.1.3.1:80": false, "192.168.7.7:8080": true, "192.168.7.7:80": false, "[::1]:9": true, "127.0.0.1:9": false,
+		"10.1.2.3:80": true, "[::ffff:10.1.2.3]:80": true, "10.1.3.1:80": false, "192.168.7.7:8080": true,
+		"192.168.7.7:80": false, "[::1]:9": true, "127.0.0.1:9": false,
 	} {
 		if err := h.check(false, false, to); (err == nil) != want {
 			t.Errorf("%s: %v", to, err)
 		}
 	}
 	for address, want := range map[string]bool{
-		"models.example.org:443": true, "MODELS.example.org.:443": true, "x.models.example.org:443": false, "a.b.example.net:443": true, "example.net:443": false,
+		"models.example.org:443": true, "MODELS.example.org.:443": true, "x.models.example.org:443": false,
+		"a.b.example.net:443": true, "example.net:443": false,
 		"badexample.net:443": false, "example.com:8443": true, "example.com:443": false, "api.openai.com:443": false,
 	} {
 		if h.named(address) != want {
 			t.Errorf("%s is named: %t", address, !want)
 		}
 	}
-	if h := newHosts([]string{fsm.HostLocal}); h.check(false, false, "127.0.0.1:1") != nil || h.check(false, false, "[::1]:1") != nil || h.check(false, false, "10.0.0.1:1") == nil {
+	if h := newHosts([]string{fsm.HostLocal}); h.check(false, false, "127.0.0.1:1") != nil ||
+		h.check(false, false, "[::1]:1") != nil || h.check(false, false, "10.0.0.1:1") == nil {
 		t.Error("localhost does not mean loopback alone")
 	}
 }
@@ -141,18 +156,23 @@ func (s *nameServer) answer(question []byte) []byte {
 }
 
 // A name is judged by the address that is dialled, at each connection: not by what it was at another.
-func TestHosts_ANameThatChangesItsAddressIsJudgedAtEachConnection(t *testing.T) { //nolint:paralleltest // replaces the process's resolver
+func TestHosts_ANameThatChangesItsAddressIsJudgedAtEachConnection(
+	t *testing.T,
+) { //nolint:paralleltest // replaces the process's resolver
 	serveNames(t, map[string][]string{
-		"private.example.org": {"127.0.0.1"}, "metadata.example.org": {"169.254.169.254"}, "rebinds.example.org": {"127.0.0.2", "127.0.0.3"},
+		"private.example.org": {
+			"127.0.0.1",
+		}, "metadata.example.org": {"169.254.169.254"}, "rebinds.example.org": {"127.0.0.2", "127.0.0.3"},
 	})
 	var reached sync.Map
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		reached.Store(r.Host, r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
-	})}}
+	srv := &httptest.Server{Listener: l,
+		Config: &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			reached.Store(r.Host, r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
+		})}}
 	srv.Start()
 	defer srv.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -196,10 +216,14 @@ func TestHosts_ANameThatChangesItsAddressIsJudgedAtEachConnection(t *testing.T) 
 // address: each connection is judged at the address that it is made to.
 func TestHosts_IPv6AndNumericForms(t *testing.T) { //nolint:paralleltest // replaces the process's resolver
 	serveNames(t, map[string][]string{
-		"6 six.example.org": {"::1"}, "6 mapped.example.org": {"::ffff:127.0.0.1"}, "6 metadata.example.org": {"fd00:ec2::254"},
+		"6 six.example.org": {
+			"::1",
+		}, "6 mapped.example.org": {"::ffff:127.0.0.1"}, "6 metadata.example.org": {"fd00:ec2::254"},
 		"both.example.org": {"127.0.0.1"}, "6 both.example.org": {"::1"}, "6 nat64.example.org": {"64:ff9b::7f00:1"},
 		// As a resolver that knows the forms would answer.
-		"2130706433": {"127.0.0.1"}, "0x7f000001": {"127.0.0.1"}, "0177.0.0.1": {"127.0.0.1"}, "127.1": {"127.0.0.1"}, "0x7f.1": {"127.0.0.1"},
+		"2130706433": {
+			"127.0.0.1",
+		}, "0x7f000001": {"127.0.0.1"}, "0177.0.0.1": {"127.0.0.1"}, "127.1": {"127.0.0.1"}, "0x7f.1": {"127.0.0.1"},
 	})
 	var reached atomic.Int64
 	count := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) })
@@ -229,11 +253,13 @@ func TestHosts_IPv6AndNumericForms(t *testing.T) { //nolint:paralleltest // repl
 	}
 	named := []string{"*.example.org", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0x7f.1"}
 	for _, host := range []string{
-		"six.example.org", "mapped.example.org", "metadata.example.org", "both.example.org", "nat64.example.org", "[::1]", "[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::ffff:7f00:1]", "[::]",
+		"six.example.org", "mapped.example.org", "metadata.example.org", "both.example.org", "nat64.example.org", "[::1]",
+		"[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::ffff:7f00:1]", "[::]",
 		"2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0x7f.1", "127.0.0.1", "0.0.0.0",
 	} {
 		// Go's resolver asks nobody for a number. libc's makes an address of it, which is judged.
-		if err := get(named, host); !errors.Is(err, errHost) && (err == nil || !strings.Contains(err.Error(), "no such host")) {
+		if err := get(named, host); !errors.Is(err, errHost) &&
+			(err == nil || !strings.Contains(err.Error(), "no such host")) {
 			t.Errorf("%s: %v", host, err)
 		}
 	}
@@ -241,7 +267,11 @@ func TestHosts_IPv6AndNumericForms(t *testing.T) { //nolint:paralleltest // repl
 		t.Fatalf("%d connections were made", reached.Load())
 	}
 	for host, list := range map[string][]string{
-		"[::1]": {"::1"}, "[0:0:0:0:0:0:0:1]": {"::1/128"}, "six.example.org": {"::1"}, "both.example.org": {fsm.HostLocal}, "[::ffff:127.0.0.1]": {"127.0.0.1"},
+		"[::1]": {
+			"::1",
+		}, "[0:0:0:0:0:0:0:1]": {
+			"::1/128",
+		}, "six.example.org": {"::1"}, "both.example.org": {fsm.HostLocal}, "[::ffff:127.0.0.1]": {"127.0.0.1"},
 	} {
 		if err := get(list, host); err != nil {
 			t.Errorf("%s under %v: %v", host, list, err)
@@ -258,14 +288,16 @@ func TestHosts_IPv6AndNumericForms(t *testing.T) { //nolint:paralleltest // repl
 func TestCheckHost_WhatAListTakes(t *testing.T) {
 	t.Parallel()
 	for _, good := range []string{
-		"vendors", "localhost", "llm.example.org", "llm.example.org:8000", "*.example.org", "10.1.2.3", "10.1.2.3:8000", "10.0.0.0/8", "::1", "[::1]", "[fd00::1]:8000", "fd00::/8", "llm2", "a-1.b-2",
+		"vendors", "localhost", "llm.example.org", "llm.example.org:8000", "*.example.org", "10.1.2.3", "10.1.2.3:8000",
+		"10.0.0.0/8", "::1", "[::1]", "[fd00::1]:8000", "fd00::/8", "llm2", "a-1.b-2",
 	} {
 		if err := CheckHost(good); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}
 	}
 	for _, bad := range []string{
-		"", "https://x", "x/y", "user@x", "10.1.2", "10.1.2.3.4", "127.1", "2130706433", "2130706433:80", "0x7f000001", "0x7F.1", "0177.0.0.1", "10.0.0.0/33", "fd00::/129", "x/8", "[::1", "1.2.3.4:99999", "fd00::1::2", "*", "a.*.b",
+		"", "https://x", "x/y", "user@x", "10.1.2", "10.1.2.3.4", "127.1", "2130706433", "2130706433:80", "0x7f000001",
+		"0x7F.1", "0177.0.0.1", "10.0.0.0/33", "fd00::/129", "x/8", "[::1", "1.2.3.4:99999", "fd00::1::2", "*", "a.*.b",
 	} {
 		if CheckHost(bad) == nil {
 			t.Errorf("%q is taken", bad)
@@ -277,8 +309,10 @@ func TestEndpoint_ABaseURLIsHTTPWithoutUser(t *testing.T) {
 	t.Parallel()
 	for base, want := range map[string]string{
 		"https://models.example.org/v1/": "https://models.example.org/v1", "http://127.0.0.1:9/v1": "http://127.0.0.1:9/v1",
-		"https://user:pass@models.example.org/v1": "", "https://user@127.0.0.1": "", "ftp://models.example.org": "", "file:///etc/passwd": "", "gopher://x/_": "",
-		"unix:///run/x": "", "//models.example.org": "", "models.example.org": "", "https://": "", "https:///v1": "", "https://x/v1?a=b": "", "https://x/v1#a": "", "https://x y": "",
+		"https://user:pass@models.example.org/v1": "", "https://user@127.0.0.1": "", "ftp://models.example.org": "",
+		"file:///etc/passwd": "", "gopher://x/_": "",
+		"unix:///run/x": "", "//models.example.org": "", "models.example.org": "", "https://": "", "https:///v1": "",
+		"https://x/v1?a=b": "", "https://x/v1#a": "", "https://x y": "",
 		"javascript:alert(1)": "", "https://api.openai.com\\@127.0.0.1/": "", "http://[::1": "",
 	} {
 		got, err := endpointOf(operation{wire: wireOpenAI}, fsm.ModelEndpoint{BaseURL: base, Model: "openai/x"})
@@ -288,7 +322,8 @@ func TestEndpoint_ABaseURLIsHTTPWithoutUser(t *testing.T) {
 			}
 		} else if want != "" {
 			t.Errorf("%s: %v", base, err)
-		} else if refused := refusalOf(err); refused.status != http.StatusBadRequest || refused.reason != reasonEndpoint || strings.Contains(refused.text, "pass") {
+		} else if refused := refusalOf(err); refused.status != http.StatusBadRequest || refused.reason != reasonEndpoint ||
+			strings.Contains(refused.text, "pass") {
 			t.Errorf("%s: %+v", base, refused)
 		}
 	}
@@ -298,7 +333,9 @@ func TestEndpoint_ABaseURLIsHTTPWithoutUser(t *testing.T) {
 func TestOperation_APathDoesNotLeaveTheAPI(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{
-		"/llm/v1/models/../files", "/llm/v1/models/%2e%2e/files", "/llm/v1/models/.%2E/files", "/llm/v1/models/..%2ffiles", "/llm/gemini/v1beta/models/%2e%2e%2ffiles:generateContent", "/llm/gemini/v1beta/models/..%2f..%2ffiles:generateContent",
+		"/llm/v1/models/../files", "/llm/v1/models/%2e%2e/files", "/llm/v1/models/.%2E/files", "/llm/v1/models/..%2ffiles",
+		"/llm/gemini/v1beta/models/%2e%2e%2ffiles:generateContent",
+		"/llm/gemini/v1beta/models/..%2f..%2ffiles:generateContent",
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			if o, known := operationOf(httptest.NewRequest(method, path, nil)); known {

@@ -29,7 +29,9 @@ var errWithdrawn = errors.New("the sandbox was paused or deleted, or its user is
 func (g *Gateway) modifyResponse(res *http.Response) error {
 	q := requestOf(res.Request.Context())
 	if res.StatusCode/100 == 3 {
-		return refuse(http.StatusBadGateway, reasonHost, "the model's endpoint %s redirects (%d), which the gateway does not follow: set llm_base_url to where it leads", q.target.Host, res.StatusCode)
+		return refuse(http.StatusBadGateway, reasonHost,
+			"the model's endpoint %s redirects (%d), which the gateway does not follow: set llm_base_url to where it leads",
+			q.target.Host, res.StatusCode)
 	}
 	q.dropHeaders(res.Header)
 	if res.StatusCode >= http.StatusBadRequest {

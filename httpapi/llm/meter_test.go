@@ -32,9 +32,19 @@ func (p *pieces) Close() error { return nil }
 
 // metered is a meter over a body, of a request that needs no gateway within its first second.
 func metered(body io.ReadCloser, events bool, room int64) *meter {
-	q := &request{grant: &grant{row: &fsm.Sandbox{UserID: "ada"}}, gateway: &Gateway{answers: newShares(room, room)}, operation: operation{chat: true}}
+	q := &request{
+		grant:     &grant{row: &fsm.Sandbox{UserID: "ada"}},
+		gateway:   &Gateway{answers: newShares(room, room)},
+		operation: operation{chat: true},
+	}
 	q.addedUsage, q.began, q.counted = true, time.Now(), true
-	return &meter{body: body, of: q, res: &http.Response{StatusCode: http.StatusOK}, events: events, checked: time.Now().Add(time.Hour)}
+	return &meter{
+		body:    body,
+		of:      q,
+		res:     &http.Response{StatusCode: http.StatusOK},
+		events:  events,
+		checked: time.Now().Add(time.Hour),
+	}
 }
 
 // What a meter passes on is what came, but for the event that only the gateway asked for, whatever
@@ -104,12 +114,30 @@ func TestMeter_AChunkAllocatesNothing(t *testing.T) {
 func TestReadEnd(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]tokens{
-		`..."x"}],"usage":{"prompt_tokens":3,"completion_tokens":2},"user":null}`:                       {Input: 3, Output: 2},
-		`...,"usage" : {"input_tokens":3,"output_tokens":2}}`:                                           {Input: 3, Output: 2},
-		`...,"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":2},"modelVersion":"x"}]`:      {Input: 3, Output: 2},
-		`...\"usage\":{\"prompt_tokens\":99}","usage":{"prompt_tokens":3,"completion_tokens":2}}`:       {Input: 3, Output: 2},
-		`..."usage":{"prompt_tokens":3,"completion_tokens":2},"tool_usage":{},"usage_notes":"none"}`:    {Input: 3, Output: 2},
-		`..."usage":{"prompt_tokens":3,"completion_tokens":2},"usage":null}`:                            {Input: 3, Output: 2},
+		`..."x"}],"usage":{"prompt_tokens":3,"completion_tokens":2},"user":null}`: {
+			Input:  3,
+			Output: 2,
+		},
+		`...,"usage" : {"input_tokens":3,"output_tokens":2}}`: {
+			Input:  3,
+			Output: 2,
+		},
+		`...,"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":2},"modelVersion":"x"}]`: {
+			Input:  3,
+			Output: 2,
+		},
+		`...\"usage\":{\"prompt_tokens\":99}","usage":{"prompt_tokens":3,"completion_tokens":2}}`: {
+			Input:  3,
+			Output: 2,
+		},
+		`..."usage":{"prompt_tokens":3,"completion_tokens":2},"tool_usage":{},"usage_notes":"none"}`: {
+			Input:  3,
+			Output: 2,
+		},
+		`..."usage":{"prompt_tokens":3,"completion_tokens":2},"usage":null}`: {
+			Input:  3,
+			Output: 2,
+		},
 		`..."usage":{"prompt_tokens":9223372036854775807,"completion_tokens":-4},"x":[1e999,"\u0000"]}`: {Input: maxCount},
 		`..."usage":{"prompt_tok`: {},
 		`"usage"`:                 {},
@@ -124,7 +152,8 @@ func TestReadEnd(t *testing.T) {
 func TestMask(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{
-		"sk-12345678": "bad key ***********, ***********", "x": "bad key x, x", "1234567": "bad key 1234567, 1234567", "********": "bad key ********, ********", "": "bad key , ",
+		"sk-12345678": "bad key ***********, ***********", "x": "bad key x, x", "1234567": "bad key 1234567, 1234567",
+		"********": "bad key ********, ********", "": "bad key , ",
 	} {
 		q := &request{key: key, secret: []byte(key)}
 		text := []byte("bad key " + key + ", " + key)

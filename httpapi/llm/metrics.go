@@ -91,7 +91,10 @@ func (m *metrics) start(model string) {
 
 // label returns the label of a model: its name if it is among the first that answered (maxModels).
 func (m *metrics) label(user, model string, answered bool) string {
-	if len(model) > 128 || model == "" || slices.ContainsFunc([]byte(model), func(b byte) bool { return b < '!' || b > '~' }) {
+	if len(model) > 128 || model == "" || slices.ContainsFunc([]byte(model), func(b byte) bool {
+		return b < '!' ||
+			b > '~'
+	}) {
 		return otherModel
 	}
 	m.mu.Lock()
@@ -109,7 +112,13 @@ func (m *metrics) label(user, model string, answered bool) string {
 }
 
 // answered counts a request that was sent, and returns the model's label.
-func (m *metrics) answered(user, model string, status int, used tokens, dollars float64, first, took time.Duration) (label string) {
+func (m *metrics) answered(
+	user, model string,
+	status int,
+	used tokens,
+	dollars float64,
+	first, took time.Duration,
+) (label string) {
 	label = m.label(user, model, status/100 == 2) // only an answer shows that there is such a model
 	class := "none"
 	if status > 0 {

@@ -29,7 +29,14 @@ func (q *request) count(o outcome) {
 	if !q.generates {
 		return
 	}
-	u := fsm.ModelUsage{Requests: 1, Input: o.used.Input, Output: o.used.Output, Cached: o.used.Cached, Cost: o.cost, Milliseconds: took.Milliseconds()}
+	u := fsm.ModelUsage{
+		Requests:     1,
+		Input:        o.used.Input,
+		Output:       o.used.Output,
+		Cached:       o.used.Cached,
+		Cost:         o.cost,
+		Milliseconds: took.Milliseconds(),
+	}
 	if o.status/100 != 2 {
 		u.Errors = 1
 	}

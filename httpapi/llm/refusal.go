@@ -25,7 +25,17 @@ const (
 )
 
 func reasons() []string {
-	return []string{reasonToken, reasonModel, reasonBudget, reasonHost, reasonEndpoint, reasonBody, reasonBusy, reasonOff, reasonFailed}
+	return []string{
+		reasonToken,
+		reasonModel,
+		reasonBudget,
+		reasonHost,
+		reasonEndpoint,
+		reasonBody,
+		reasonBusy,
+		reasonOff,
+		reasonFailed,
+	}
 }
 
 // refusal is the gateway's own answer in place of the model's.
@@ -50,7 +60,8 @@ func errToken() *refusal {
 
 // errNoKey is the refusal of a request whose endpoint had a key that its user's settings have no more.
 func errNoKey(host string) *refusal {
-	return refuse(http.StatusBadRequest, reasonEndpoint, "the key for %s, where this conversation goes, is no longer stored: store llm_api_key with that llm_base_url again, "+
+	return refuse(http.StatusBadRequest, reasonEndpoint, "the key for %s, where this conversation goes, "+
+		"is no longer stored: store llm_api_key with that llm_base_url again, "+
 		"or let the conversation's owner move it with POST /api/v1/app-conversations/{id}/switch_llm", host)
 }
 
@@ -67,7 +78,12 @@ func refusalOf(err error) *refusal {
 		return own
 	}
 	f := response.FailureOf(err, response.FormatDetail, "")
-	return &refusal{status: f.Status, reason: reasonFailed, text: "the gateway can't serve the request now: " + http.StatusText(f.Status), retryAfter: time.Second}
+	return &refusal{
+		status:     f.Status,
+		reason:     reasonFailed,
+		text:       "the gateway can't serve the request now: " + http.StatusText(f.Status),
+		retryAfter: time.Second,
+	}
 }
 
 // errorBody is a refusal in the words of all three APIs: OpenAI's and Anthropic's clients read type

@@ -53,7 +53,13 @@ type spending struct {
 }
 
 func newSpending(c Cluster, clock func() time.Time) *spending {
-	return &spending{cluster: c, clock: clock, pending: map[usageKey]pendingUsage{}, charged: map[usageKey]int64{}, held: map[usageKey]fsm.ModelUsage{}}
+	return &spending{
+		cluster: c,
+		clock:   clock,
+		pending: map[usageKey]pendingUsage{},
+		charged: map[usageKey]int64{},
+		held:    map[usageKey]fsm.ModelUsage{},
+	}
 }
 
 // leave ends the charge of a request in progress and counts its use.
@@ -135,17 +141,20 @@ func (s *spending) check(w usageKey, gr *grant) error {
 	}
 	if over(spent.task, perTask) {
 		return refuse(http.StatusTooManyRequests, reasonBudget,
-			"the conversation has used its budget: %.2f of %.2f US dollars (max_budget_per_task of the settings, or llm { budgets { per_task } })", float64(spent.task)/fsm.Dollar, perTask)
+			"the conversation has used its budget: %.2f of %.2f US dollars (max_budget_per_task of the settings, "+
+				"or llm { budgets { per_task } })", float64(spent.task)/fsm.Dollar, perTask)
 	}
 	if over(spent.user, perDay) {
 		refused := refuse(http.StatusTooManyRequests, reasonBudget,
-			"the user has used the budget of the day: %.2f of %.2f US dollars (llm { budgets { per_user_day } }); it begins again at 00:00 UTC", float64(spent.user)/fsm.Dollar, perDay)
+			"the user has used the budget of the day: %.2f of %.2f US dollars (llm { budgets { per_user_day } }); "+
+				"it begins again at 00:00 UTC", float64(spent.user)/fsm.Dollar, perDay)
 		refused.retryAfter = now.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now)
 		return refused
 	}
 	if over(spent.task+charged.task, perTask) || over(spent.user+charged.user, perDay) {
 		refused := refuse(http.StatusTooManyRequests, reasonBudget,
-			"requests in progress may use up the budget (%.2f US dollars at most): try again when they have ended", float64(charged.user)/fsm.Dollar)
+			"requests in progress may use up the budget (%.2f US dollars at most): try again when they have ended",
+			float64(charged.user)/fsm.Dollar)
 		refused.retryAfter = progressRetry
 		return refused
 	}
@@ -174,7 +183,15 @@ func costOf(price *fsm.Price, t tokens) int64 {
 	}
 	plain := max(0, t.Input-t.Cached-t.Written)
 	// A dollar for a million tokens is a thousand billionths for one.
-	sum := float64(plain)*price.Input + float64(t.Cached)*cached + float64(t.Written)*written + float64(t.Output)*price.Output
+	sum := float64(
+		plain,
+	)*price.Input + float64(
+		t.Cached,
+	)*cached + float64(
+		t.Written,
+	)*written + float64(
+		t.Output,
+	)*price.Output
 	return int64(math.Min(math.Ceil(sum*1000), 1<<59))
 }
 
@@ -277,13 +294,15 @@ func (s *spending) next(v *fsm.View, now time.Time) *fsm.Command {
 	clear(s.held)
 	body := &fsm.LLMReportBody{}
 	for w, used := range s.pending {
-		if v.Conversation(w.user, w.conversation) == nil && now.Sub(used.since) < startGrace && v.StartTaskByConversation(w.user, w.conversation) != nil {
+		if v.Conversation(w.user, w.conversation) == nil && now.Sub(used.since) < startGrace &&
+			v.StartTaskByConversation(w.user, w.conversation) != nil {
 			continue
 		}
 		if len(body.Entries) == maxReport {
 			break
 		}
-		body.Entries = append(body.Entries, fsm.LLMReport{UserID: w.user, ConversationID: w.conversation, Model: w.model, Usage: used.ModelUsage})
+		body.Entries = append(body.Entries,
+			fsm.LLMReport{UserID: w.user, ConversationID: w.conversation, Model: w.model, Usage: used.ModelUsage})
 		s.held[w] = used.ModelUsage
 		delete(s.pending, w)
 	}

@@ -78,7 +78,13 @@ type countingNode struct {
 
 func newBudgetRun(t *testing.T, seed uint64) *budgetRun {
 	l := &oneLog{store: fsm.NewStore()}
-	r := &budgetRun{t: t, rng: rand.New(rand.NewPCG(seed, 0)), log: l, now: time.Date(2026, 11, 23, 21, 0, 0, 0, time.UTC), budget: 10}
+	r := &budgetRun{
+		t:      t,
+		rng:    rand.New(rand.NewPCG(seed, 0)),
+		log:    l,
+		now:    time.Date(2026, 11, 23, 21, 0, 0, 0, time.UTC),
+		budget: 10,
+	}
 	must := func(body fsm.Body) {
 		t.Helper()
 		if _, err := l.apply(fsm.NewCommand(fmt.Sprint("setup", l.index), r.now, "", body)); err != nil {
@@ -265,11 +271,19 @@ func TestSpending_TheDayChanges(t *testing.T) {
 		was := r.admitted
 		n.open = nil
 		v := r.log.store.View()
-		err := n.spent.enter(&grant{claim: llmtoken.Claim{Conversation: "c"}, row: &fsm.Sandbox{UserID: "ada"}, view: v, policy: fsm.LLM{Budgets: fsm.Budgets{PerUserDay: r.budget}}}, 0)
+		err := n.spent.enter(&grant{
+			claim:  llmtoken.Claim{Conversation: "c"},
+			row:    &fsm.Sandbox{UserID: "ada"},
+			view:   v,
+			policy: fsm.LLM{Budgets: fsm.Budgets{PerUserDay: r.budget}},
+		}, 0)
 		if (err == nil) != want {
 			t.Errorf("%s at %s: %v", n.name, n.spent.clock(), err)
 		}
-		if after := refusalOf(err); err != nil && after.retryAfter != n.spent.clock().Truncate(24*time.Hour).Add(24*time.Hour).Sub(n.spent.clock()) {
+		if after := refusalOf(
+			err,
+		); err != nil &&
+			after.retryAfter != n.spent.clock().Truncate(24*time.Hour).Add(24*time.Hour).Sub(n.spent.clock()) {
 			t.Errorf("Retry-After %s", after.retryAfter)
 		}
 		r.admitted = was

@@ -15,7 +15,12 @@ type tokens struct {
 
 // most returns the larger of each count: in streams later counts include earlier ones.
 func (t tokens) most(o tokens) tokens {
-	return tokens{Input: max(t.Input, o.Input), Output: max(t.Output, o.Output), Cached: max(t.Cached, o.Cached), Written: max(t.Written, o.Written)}
+	return tokens{
+		Input:   max(t.Input, o.Input),
+		Output:  max(t.Output, o.Output),
+		Cached:  max(t.Cached, o.Cached),
+		Written: max(t.Written, o.Written),
+	}
 }
 
 // count is a number of tokens in an answer. Endpoints are believed up to maxCount: sums of such
@@ -103,7 +108,8 @@ func readAnswer(text []byte) (used tokens, only, found bool) {
 		return used, false, found
 	}
 	var a answer
-	if err := json.Unmarshal(text, &a); err != nil && a.Usage == nil && a.UsageMetadata == nil && a.Message == nil && a.Response == nil {
+	if err := json.Unmarshal(text, &a); err != nil && a.Usage == nil && a.UsageMetadata == nil && a.Message == nil &&
+		a.Response == nil {
 		return tokens{}, false, false
 	}
 	if a.Message != nil {

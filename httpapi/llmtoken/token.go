@@ -50,7 +50,8 @@ func Parse(token string) (Claim, bool) {
 // Valid reports whether the claim's token was made with this key for the present start of the
 // sandbox. It takes the same time for every claim.
 func (c Claim) Valid(key string, row *fsm.Sandbox) bool {
-	return hmac.Equal(mac(key, row, c.Conversation), c.mac) && key != "" && row.ID == c.Sandbox && row.Desired == fsm.DesiredRunning
+	return hmac.Equal(mac(key, row, c.Conversation), c.mac) && key != "" && row.ID == c.Sandbox &&
+		row.Desired == fsm.DesiredRunning
 }
 
 // mac authenticates a conversation at one generation of its sandbox.

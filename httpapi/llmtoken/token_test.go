@@ -41,7 +41,17 @@ func TestToken_IsGoodForOneConversationOfOneStart(t *testing.T) {
 func TestToken_ParseRefusesWhatCanNotBeOne(t *testing.T) {
 	t.Parallel()
 	whole := New("key", &fsm.Sandbox{ID: "sb-1"}, "c1")
-	for _, text := range []string{"", "sk-1", "bvllm...", "bvllm.a.b.", whole + "A", whole + ".x", whole[:len(whole)-1], strings.Replace(whole, prefix, "x", 1), "bvllm.a.b." + strings.Repeat("A", 1<<16)} {
+	for _, text := range []string{
+		"",
+		"sk-1",
+		"bvllm...",
+		"bvllm.a.b.",
+		whole + "A",
+		whole + ".x",
+		whole[:len(whole)-1],
+		strings.Replace(whole, prefix, "x", 1),
+		"bvllm.a.b." + strings.Repeat("A", 1<<16),
+	} {
 		if c, ok := Parse(text); ok {
 			t.Errorf("%.60q is %+v", text, c)
 		}

@@ -43,7 +43,8 @@ func (d *Proxy) Stop(ctx context.Context) error {
 	cut, err := d.sessions.stop(ctx)
 	d.metrics.cut.Add(float64(cut))
 	if cut > 0 {
-		d.server.Logger.Warn("upgraded connections to sandboxes were cut: they did not end before http { drain_timeout }", "count", cut)
+		d.server.Logger.Warn("upgraded connections to sandboxes were cut: they did not end before http { drain_timeout }",
+			"count", cut)
 	}
 	return err
 }

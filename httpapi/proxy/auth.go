@@ -139,7 +139,8 @@ func (d *Proxy) confirm(ctx context.Context, g grant) (grant, error) {
 		return g, nil
 	}
 	row := v.SandboxAny(g.row.ID)
-	if !IsOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash || !v.Good(row.UserID, g.credential, time.Now()) {
+	if !IsOwned(row) || row.UserID != g.row.UserID || row.KeyHash != g.row.KeyHash ||
+		!v.Good(row.UserID, g.credential, time.Now()) {
 		return grant{}, response.Unauthorized()
 	}
 	if g.row = row; g.share != "" && g.shared() == nil {

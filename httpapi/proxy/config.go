@@ -59,7 +59,8 @@ func DefaultConfig() Config {
 	return Config{
 		Wake: true, StartWait: 30 * time.Second, DialTimeout: 5 * time.Second, HeaderTimeout: 10 * time.Minute,
 		AuthTimeout: 10 * time.Second, CookieAge: time.Hour,
-		MaxSessions: 1024, MaxUnauthenticated: 1024, MaxUnauthenticatedPerAddress: 64, MaxFollowers: 32, MaxStale: 5 * time.Minute,
+		MaxSessions: 1024, MaxUnauthenticated: 1024, MaxUnauthenticatedPerAddress: 64, MaxFollowers: 32,
+		MaxStale: 5 * time.Minute,
 	}
 }
 
@@ -85,7 +86,8 @@ func (c Config) Validate() error {
 		return nil
 	}
 	u, err := url.Parse("http://" + c.Domain)
-	if err != nil || u.Host != c.Domain || u.Port() != "" || strings.ToLower(c.Domain) != c.Domain || strings.Trim(c.Domain, ".") != c.Domain {
+	if err != nil || u.Host != c.Domain || u.Port() != "" || strings.ToLower(c.Domain) != c.Domain ||
+		strings.Trim(c.Domain, ".") != c.Domain {
 		return fmt.Errorf("Proxy.Domain must be a lower-case host name, is %q", c.Domain)
 	}
 	if strings.HasSuffix(host, "."+c.Domain) {
@@ -104,7 +106,8 @@ func (c Config) publicHost() (string, error) {
 		return "", errors.New("must be a URL")
 	}
 	bare := url.URL{Scheme: u.Scheme, Host: u.Host}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || bare.String() != strings.TrimRight(c.PublicURL, "/") {
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		bare.String() != strings.TrimRight(c.PublicURL, "/") {
 		return "", fmt.Errorf("must be a URL such as %q, without a path", "https://bivouac.example.org")
 	}
 	return strings.ToLower(u.Hostname()), nil

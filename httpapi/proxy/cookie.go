@@ -140,6 +140,7 @@ func newCookie(value string, age time.Duration, secure bool) *http.Cookie {
 // the sandbox's key. Only the page of that port, which the sandbox serves itself, can read it.
 func newVSCodeCookie(key string, age time.Duration, secure bool) *http.Cookie {
 	return &http.Cookie{
-		Name: vscodeCookie, Value: key, Path: "/", MaxAge: int(age.Seconds()), Secure: secure, SameSite: http.SameSiteStrictMode,
+		Name: vscodeCookie, Value: key, Path: "/", MaxAge: int(age.Seconds()), Secure: secure,
+		SameSite: http.SameSiteStrictMode,
 	}
 }

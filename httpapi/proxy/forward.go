@@ -134,7 +134,14 @@ func (p *request) outHeader(h http.Header) {
 		seen := p.proxy.server.Seen(p.r)
 		h.Set("Origin", seen.Scheme+"://"+seen.Host)
 	}
-	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-Ip", "Forwarded"} {
+	for _, name := range []string{
+		"X-Forwarded-For",
+		"X-Forwarded-Host",
+		"X-Forwarded-Proto",
+		"X-Forwarded-Prefix",
+		"X-Real-Ip",
+		"Forwarded",
+	} {
 		h.Del(name)
 	}
 	seen := p.proxy.server.Seen(p.r)
@@ -151,7 +158,15 @@ func (p *request) outHeader(h http.Header) {
 func (d *Proxy) modifyResponse(res *http.Response) error {
 	p := requestOf(res.Request.Context())
 	h := res.Header
-	names := []string{"Strict-Transport-Security", "Alt-Svc", "Nel", "Report-To", "Public-Key-Pins", response.HeaderRequestID, response.HeaderIndex}
+	names := []string{
+		"Strict-Transport-Security",
+		"Alt-Svc",
+		"Nel",
+		"Report-To",
+		"Public-Key-Pins",
+		response.HeaderRequestID,
+		response.HeaderIndex,
+	}
 	if !p.to.host {
 		names = append(names, "Clear-Site-Data", "Service-Worker-Allowed", "Referrer-Policy", "Reporting-Endpoints",
 			"Accept-Ch", "Use-As-Dictionary", "Set-Login")
@@ -188,7 +203,13 @@ func (p *request) location(at string) string {
 	case u.Host == "" && !strings.HasPrefix(at, "/"):
 		return at
 	}
-	own := url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, Fragment: u.Fragment, RawFragment: u.RawFragment}
+	own := url.URL{
+		Path:        u.Path,
+		RawPath:     u.RawPath,
+		RawQuery:    u.RawQuery,
+		Fragment:    u.Fragment,
+		RawFragment: u.RawFragment,
+	}
 	if path := own.EscapedPath(); path != p.to.prefix && !strings.HasPrefix(path, p.to.prefix+"/") {
 		own.Path, own.RawPath = p.to.prefix+"/"+strings.TrimLeft(own.Path, "/"), p.to.prefix+"/"+strings.TrimLeft(path, "/")
 	}
@@ -227,7 +248,11 @@ func (d *Proxy) errorHandler(w http.ResponseWriter, r *http.Request, err error) 
 	var timeout net.Error
 	switch cut := endOf(r.Context()); {
 	case cut != nil:
-		e = &response.HTTPError{Status: http.StatusServiceUnavailable, Text: "The connection was ended: " + cut.reason + ".", RetryAfter: time.Second}
+		e = &response.HTTPError{
+			Status:     http.StatusServiceUnavailable,
+			Text:       "The connection was ended: " + cut.reason + ".",
+			RetryAfter: time.Second,
+		}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		e.Status, e.Text = http.StatusGatewayTimeout, "The sandbox does not answer in time."
 	}

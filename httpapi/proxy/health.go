@@ -88,5 +88,10 @@ func (h *health) ask(to string) ([]byte, error) {
 }
 
 func errNotWell(cause error) *response.HTTPError {
-	return &response.HTTPError{Status: http.StatusServiceUnavailable, Text: "The sandbox does not answer.", RetryAfter: healthTimeout, Cause: cause}
+	return &response.HTTPError{
+		Status:     http.StatusServiceUnavailable,
+		Text:       "The sandbox does not answer.",
+		RetryAfter: healthTimeout,
+		Cause:      cause,
+	}
 }

@@ -43,11 +43,13 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}, []string{"outcome"}),
 		cut: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_proxy_connections_cut_total",
-			Help: "Upgraded connections, other than agent servers' WebSockets, that were open when a stop's drain_timeout ended.",
+			Help: "Upgraded connections, other than agent servers' WebSockets, " +
+				"that were open when a stop's drain_timeout ended.",
 		}),
 	}
 	m.start()
-	return m, errors.Join(r.Register(m.requests), r.Register(m.streams), r.Register(m.bytes), r.Register(m.wakes), r.Register(m.cut))
+	return m, errors.Join(r.Register(m.requests), r.Register(m.streams), r.Register(m.bytes), r.Register(m.wakes),
+		r.Register(m.cut))
 }
 
 // start makes the series of all known labels, so that they exist before their first event.
@@ -101,7 +103,8 @@ type traffic struct {
 
 func (d *Proxy) newTraffic(sandbox, port string) *traffic {
 	t := &traffic{
-		in: d.metrics.bytes.WithLabelValues(portLabel(port), "in"), out: d.metrics.bytes.WithLabelValues(portLabel(port), "out"),
+		in: d.metrics.bytes.WithLabelValues(portLabel(port), "in"), out: d.metrics.bytes.WithLabelValues(portLabel(port),
+			"out"),
 		sandbox: sandbox, activity: d.cfg.Activity,
 	}
 	t.touch()

@@ -124,7 +124,8 @@ func (p *request) refuseWorker() error {
 	if p.to.host || p.r.Header.Get("Service-Worker") == "" {
 		return nil
 	}
-	return response.Error(http.StatusForbidden, "A page on the API's origin has no service worker. Configure a domain for sandboxes.")
+	return response.Error(http.StatusForbidden, "A page on the API's origin has no service worker. "+
+		"Configure a domain for sandboxes.")
 }
 
 // passUntil returns when a new pass expires: not after its share.

@@ -39,7 +39,11 @@ func (d *Proxy) errPaused(row *fsm.Sandbox) *response.HTTPError {
 	} else {
 		text += " Resume it first."
 	}
-	return &response.HTTPError{Status: http.StatusConflict, Text: text, Body: pausedBody{Detail: text, Status: fsm.SandboxPaused}}
+	return &response.HTTPError{
+		Status: http.StatusConflict,
+		Text:   text,
+		Body:   pausedBody{Detail: text, Status: fsm.SandboxPaused},
+	}
 }
 
 // isPaused reports whether err comes from errPaused.

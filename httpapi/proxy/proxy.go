@@ -54,7 +54,8 @@ func New(cfg Config, s Server) (*Proxy, error) {
 	if transport == nil {
 		transport = newTransport(cfg)
 	}
-	d.sockets, d.health = newSockets(transport, places.Limits{Total: cfg.MaxUnauthenticated, Each: cfg.MaxUnauthenticatedPerAddress}), newHealth(transport)
+	d.sockets, d.health = newSockets(transport,
+		places.Limits{Total: cfg.MaxUnauthenticated, Each: cfg.MaxUnauthenticatedPerAddress}), newHealth(transport)
 	d.proxy = &httputil.ReverseProxy{
 		Rewrite:        d.rewrite,
 		Transport:      transport,

@@ -91,8 +91,9 @@ type Session struct {
 
 func newSessions(c Cluster, cfg Config) *sessions {
 	return &sessions{
-		cluster: c, maxSessions: cfg.MaxSessions, maxFollowers: cfg.MaxFollowers, maxStale: cfg.MaxStale, watches: map[watchKey]*watch{},
-		open: map[*Session]struct{}{}, followed: map[string]int{}, done: make(chan struct{}),
+		cluster: c, maxSessions: cfg.MaxSessions, maxFollowers: cfg.MaxFollowers, maxStale: cfg.MaxStale,
+		watches: map[watchKey]*watch{},
+		open:    map[*Session]struct{}{}, followed: map[string]int{}, done: make(chan struct{}),
 	}
 }
 
@@ -103,7 +104,8 @@ func (s *sessions) begin(ctx context.Context, g grant, index uint64) (*Session, 
 		return nil, err
 	}
 	// The watch sees revocations from now on; this checks for one before.
-	if now, err := s.cluster.View(ctx, cluster.Stale); err == nil && now.Index() >= index && !now.Good(v.user, v.credential, time.Now()) {
+	if now, err := s.cluster.View(ctx, cluster.Stale); err == nil && now.Index() >= index &&
+		!now.Good(v.user, v.credential, time.Now()) {
 		v.end()
 		return nil, response.Unauthorized()
 	}
@@ -187,7 +189,11 @@ func (s *sessions) follow(ctx context.Context, id string) (*Session, error) {
 }
 
 func errCrowded() error {
-	return &response.HTTPError{Status: http.StatusServiceUnavailable, Text: "Too many connections to this sandbox", RetryAfter: time.Second}
+	return &response.HTTPError{
+		Status:     http.StatusServiceUnavailable,
+		Text:       "Too many connections to this sandbox",
+		RetryAfter: time.Second,
+	}
 }
 
 // add and remove maintain the set of open sessions. The caller holds mu.
@@ -274,7 +280,8 @@ func (s *sessions) endUnshared(w *watch, now *fsm.Sandbox) {
 // isOver reports whether the run of then has ended. A sandbox that only fails a health check keeps
 // its connections.
 func isOver(now, then *fsm.Sandbox) bool {
-	if now == nil || now.Desired != fsm.DesiredRunning || now.Generation != then.Generation || now.KeyHash != then.KeyHash {
+	if now == nil || now.Desired != fsm.DesiredRunning || now.Generation != then.Generation ||
+		now.KeyHash != then.KeyHash {
 		return true
 	}
 	return !now.Status.Placement.Equal(then.Status.Placement)

@@ -97,7 +97,8 @@ func (s *sockets) acceptUnauthenticated(p *request, ex *RequestInfo) error {
 func (s *sockets) wait(p *request) (leave func()) {
 	session := p.proxy.sessions.enroll(p.r.Context())
 	p.session = session
-	place := s.unauthenticated.Take(places.Origin(p.proxy.server.ClientAddress(p.r)), func() { session.cancel(errGaveWay()) })
+	place := s.unauthenticated.Take(places.Origin(p.proxy.server.ClientAddress(p.r)),
+		func() { session.cancel(errGaveWay()) })
 	if place == nil { // everyone in this room waits, so one gives way
 		session.cancel(errGaveWay())
 		return func() {}

@@ -158,7 +158,11 @@ func rowOf(code fsm.Code) row {
 			"The outcome of this request is unknown: it may have been done or may yet be. " +
 				"Repeat it with the same Idempotency-Key, or look before you repeat it.", soon}
 	case fsm.CodeSecretStore:
-		return row{http.StatusServiceUnavailable, "The secret store is unavailable; nothing was stored. Try again later.", 5 * soon}
+		return row{
+			http.StatusServiceUnavailable,
+			"The secret store is unavailable; nothing was stored. Try again later.",
+			5 * soon,
+		}
 	case fsm.CodeScheduler:
 		return row{http.StatusServiceUnavailable, "The scheduler is unavailable. Try again later.", 5 * soon}
 	case fsm.CodeShuttingDown:

@@ -74,7 +74,11 @@ func (a *alone) secret(t testing.TB, id string, job map[string]any) {
 	group := maps.Clone(groups[0].(map[string]any))
 	task := maps.Clone(group["Tasks"].([]any)[0].(map[string]any))
 	template := maps.Clone(task["Templates"].([]any)[0].(map[string]any))
-	template["EmbeddedTmpl"] = fmt.Sprintf("{{ with secret \"secret/data/default/%s/session\" -}}\nOH_SESSION_API_KEYS_0={{ .Data.data.key | toJSON }}\n{{- end }}\n", id)
+	template["EmbeddedTmpl"] = fmt.Sprintf(
+		"{{ with secret \"secret/data/default/%s/session\" -}}\nOH_SESSION_API_KEYS_0={{ .Data.data.key "+
+			"| toJSON }}\n{{- end }}\n",
+		id,
+	)
 	task["Templates"] = []any{template}
 	group["Tasks"] = []any{task}
 	job["TaskGroups"] = []any{group}

@@ -25,15 +25,21 @@ func endpoint(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	if !bytes.Contains(body, []byte(`"stream":true`)) {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":%q}}],"usage":{"prompt_tokens":100,"completion_tokens":200}}`, strings.Repeat("answer ", 140))
+		fmt.Fprintf(w,
+			`{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop",`+
+				`"message":{"role":"assistant","content":%q}}],"usage":{"prompt_tokens":100,"completion_tokens":200}}`,
+			strings.Repeat("answer ", 140))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	for range 50 {
-		fmt.Fprint(w, `data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"some words"}}]}`+"\n\n")
+		fmt.Fprint(w,
+			`data: {"id":"c","object":"chat.completion.chunk","model":"m",`+
+				`"choices":[{"index":0,"delta":{"content":"some words"}}]}`+"\n\n")
 		w.(http.Flusher).Flush()
 	}
-	fmt.Fprint(w, `data: {"id":"c","choices":[],"usage":{"prompt_tokens":100,"completion_tokens":200}}`+"\n\ndata: [DONE]\n\n")
+	fmt.Fprint(w,
+		`data: {"id":"c","choices":[],"usage":{"prompt_tokens":100,"completion_tokens":200}}`+"\n\ndata: [DONE]\n\n")
 }
 
 // modelPath is a way to the endpoint.
@@ -41,7 +47,11 @@ type modelPath struct{ url, key string }
 
 // ask sends a request of four kilobytes. It returns the time to the first byte of the answer.
 func (p modelPath) ask(client *http.Client, stream bool) (time.Duration, error) {
-	body := fmt.Sprintf(`{"model":"m","stream":%t,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":%q}]}`, stream, strings.Repeat("word ", 800))
+	body := fmt.Sprintf(
+		`{"model":"m","stream":%t,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":%q}]}`,
+		stream,
+		strings.Repeat("word ", 800),
+	)
 	if !stream {
 		body = strings.Replace(body, `"stream_options":{"include_usage":true},`, "", 1)
 	}
@@ -136,16 +146,20 @@ func TestModelGateway(t *testing.T) {
 	model := httptest.NewServer(http.HandlerFunc(endpoint))
 	defer model.Close()
 	f.Nodes[0].Sure(t, http.MethodPut, "/api/v1/operator/config", map[string]any{"llm": map[string]any{
-		"hosts": []string{"127.0.0.1"}, "prices": []any{map[string]any{"model": "*", "input": 1, "output": 10}}, "budgets": map[string]any{"per_user_day": 1e6}}}, nil)
+		"hosts": []string{"127.0.0.1"}, "prices": []any{
+			map[string]any{"model": "*", "input": 1, "output": 10},
+		}, "budgets": map[string]any{"per_user_day": 1e6}}}, nil)
 	node := f.Followers(t)[0]
 	user := testcluster.Client{Base: node.Base, Key: f.Nodes[0].NewKey(t, "ada")}
-	user.Sure(t, http.MethodPost, "/api/settings", map[string]any{"llm_model": "openai/m", "llm_api_key": "sk-bench", "llm_base_url": model.URL}, nil)
+	user.Sure(t, http.MethodPost, "/api/settings",
+		map[string]any{"llm_model": "openai/m", "llm_api_key": "sk-bench", "llm_base_url": model.URL}, nil)
 	var task testcluster.StartTask
 	user.Sure(t, http.MethodPost, "/api/v1/app-conversations", map[string]any{}, &task)
 	task = user.AwaitTask(t, task.ID)
 	sandbox := testcluster.Client{Base: node.Base, Key: ""}
 	var out struct{ Token string }
-	a, err := sandbox.Try(http.MethodPost, "/llm/token", map[string]any{"conversation_id": *task.ConversationID}, "X-Session-API-Key", user.AwaitSandbox(t, *task.SandboxID, "RUNNING").Inside().Key)
+	a, err := sandbox.Try(http.MethodPost, "/llm/token", map[string]any{"conversation_id": *task.ConversationID},
+		"X-Session-API-Key", user.AwaitSandbox(t, *task.SandboxID, "RUNNING").Inside().Key)
 	if err != nil || a.Decode(&out) != nil {
 		t.Fatal(err, a)
 	}
@@ -153,7 +167,9 @@ func TestModelGateway(t *testing.T) {
 
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "model gateway\tfirst byte, ms (median / p90 / max)\tdirectly\tratio of medians\tCPU a request, ms\tdirectly\tratio\tof it the nodes'")
+	fmt.Fprintln(w,
+		"model gateway\tfirst byte, ms (median / p90 / max)\tdirectly\tratio of medians\tCPU a request, "+
+			"ms\tdirectly\tratio\tof it the nodes'")
 	for _, stream := range []bool{false, true} {
 		for _, clients := range []int{1, 16} {
 			direct.load(t, requests/10, clients, stream)
@@ -171,8 +187,10 @@ func TestModelGateway(t *testing.T) {
 			}
 			each := func(d time.Duration) float64 { return ms(d) / float64(len(ours)) }
 			what := map[bool]string{false: "an answer of 1 KiB", true: "a stream of 50 events"}[stream]
-			fmt.Fprintf(w, "%s, clients %d\t%.2f / %.2f / %.2f\t%.2f / %.2f / %.2f\t%.2f\t%.3f\t%.3f\t%.2f\t%.3f\n", what, clients,
-				ms(ours.at(.5)), ms(ours.at(.9)), ms(ours.at(1)), ms(theirs.at(.5)), ms(theirs.at(.9)), ms(theirs.at(1)), ms(ours.at(.5))/ms(theirs.at(.5)),
+			fmt.Fprintf(w, "%s, clients %d\t%.2f / %.2f / %.2f\t%.2f / %.2f / %.2f\t%.2f\t%.3f\t%.3f\t%.2f\t%.3f\n", what,
+				clients,
+				ms(ours.at(.5)), ms(ours.at(.9)), ms(ours.at(1)), ms(theirs.at(.5)), ms(theirs.at(.9)), ms(theirs.at(1)),
+				ms(ours.at(.5))/ms(theirs.at(.5)),
 				each(spent+nodes), each(alone), float64(spent+nodes)/float64(alone), each(nodes))
 		}
 	}

@@ -54,7 +54,8 @@ func scale(t *testing.T, n int) {
 		t.Logf("%d sandboxes: accepted after %.1f s, all RUNNING after %.1f s", n, accepted.Seconds(), ours.Seconds())
 		rest(t, f, n)
 	})
-	t.Logf("%d sandboxes of mock_driver: RUNNING after %.1f s; Nomad alone %.1f s; ratio %.2f", n, ours.Seconds(), theirs.Seconds(), ours.Seconds()/theirs.Seconds())
+	t.Logf("%d sandboxes of mock_driver: RUNNING after %.1f s; Nomad alone %.1f s; ratio %.2f", n, ours.Seconds(),
+		theirs.Seconds(), ours.Seconds()/theirs.Seconds())
 }
 
 // mocks starts a test cluster whose sandboxes have no process: nothing listens on their ports
@@ -113,7 +114,8 @@ func submitted(t *testing.T, f *testcluster.Cluster, n int) time.Duration {
 func running(t *testing.T, f *testcluster.Cluster, n int) func() error {
 	return func() error {
 		var list []struct{ ID string }
-		err := f.Nomad.Do(t.Context(), http.MethodGet, "allocations?task_states=false&filter="+url.QueryEscape(`ClientStatus == "running"`), nil, &list)
+		err := f.Nomad.Do(t.Context(), http.MethodGet,
+			"allocations?task_states=false&filter="+url.QueryEscape(`ClientStatus == "running"`), nil, &list)
 		if err == nil && len(list) != n {
 			err = fmt.Errorf("%d run", len(list))
 		}
@@ -152,7 +154,8 @@ func rest(t *testing.T, f *testcluster.Cluster, n int) {
 		t.Fatalf("%s listed nothing in %s; it leads no more?", leader.Name, window)
 	}
 	used, quiet := cpuTime(t, leader.Pid())-cpu, time.Since(begin)
-	t.Logf("%d sandboxes at rest for %.0f s: the leader used %.1f %% of a CPU and has %d MiB; a full reconciliation pass took %.0f ms",
+	t.Logf("%d sandboxes at rest for %.0f s: the leader used %.1f %% of a CPU and has %d MiB; "+
+		"a full reconciliation pass took %.0f ms",
 		n, quiet.Seconds(), 100*used.Seconds()/quiet.Seconds(), memory(t, leader.Pid()), 1000*(total-spent)/(after-listed))
 	stages(t, f)
 }

@@ -21,11 +21,15 @@ var mayImport = map[string][]string{
 
 // mayImportToo lists single packages that a folder may import beside those of mayImport.
 var mayImportToo = map[string][]string{
-	"cmd":       {"ops/runbooks"},                                            // the program ships them
-	"ops":       {"httpapi/client", "scheduler/agent/modeltest"},             // drills call the API, and script a model
-	"cluster":   {"httpapi/requestid"},                                       // a request keeps its id on every node
-	"httpapi":   {"scheduler/agent/preset"},                                  // agents of specs and vendors of models, as data
-	"scheduler": {"httpapi/decode", "httpapi/requestid", "httpapi/llmtoken"}, // validation of the agent server; tokens of start tasks
+	"cmd":     {"ops/runbooks"},                                // the program ships them
+	"ops":     {"httpapi/client", "scheduler/agent/modeltest"}, // drills call the API, and script a model
+	"cluster": {"httpapi/requestid"},                           // a request keeps its id on every node
+	"httpapi": {"scheduler/agent/preset"},                      // agents of specs and vendors of models, as data
+	"scheduler": {
+		"httpapi/decode",
+		"httpapi/requestid",
+		"httpapi/llmtoken",
+	}, // validation of the agent server; tokens of start tasks
 }
 
 // narrow lists packages with a stricter rule than their folder: they may import the listed
@@ -50,25 +54,52 @@ var narrow = map[string][]string{
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
-	"httpapi/apikey":      {"fsm"},
-	"httpapi/response":    {"fsm", "httpapi/decode", "httpapi/requestid"},
-	"httpapi/git":         {"fsm", "httpapi/decode", "httpapi/publicaddr", "httpapi/response"},
-	"httpapi/legacy":      {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
-	"httpapi/proxy":       {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
-	"httpapi/llm":         {"fsm", "cluster", "httpapi/apikey", "httpapi/llmtoken", "httpapi/proxy", "httpapi/publicaddr", "httpapi/response", "scheduler/agent/preset"},
-	"httpapi/llmtoken":    {"fsm"},
-	"scheduler":           {"fsm", "httpapi/decode", "scheduler/access", "scheduler/agent", "scheduler/fault", "scheduler/slots"},
-	"scheduler/starttask": {"fsm", "httpapi/decode", "httpapi/llmtoken", "httpapi/requestid", "scheduler/access", "scheduler/agent", "scheduler/agent/preset", "scheduler/fault", "scheduler/slots"},
-	"scheduler/nomad":     {"fsm", "httpapi/decode", "scheduler", "scheduler/fault"},
-	"scheduler/process":   {"fsm", "httpapi/decode", "scheduler", "scheduler/durable"},
-	"scheduler/access":    {"fsm"},
-	"scheduler/durable":   {},
-	"scheduler/fault":     {},
-	"scheduler/slots":     {},
-	"scheduler/agent":     {"httpapi/decode", "httpapi/requestid"},
+	"httpapi/apikey":   {"fsm"},
+	"httpapi/response": {"fsm", "httpapi/decode", "httpapi/requestid"},
+	"httpapi/git":      {"fsm", "httpapi/decode", "httpapi/publicaddr", "httpapi/response"},
+	"httpapi/legacy":   {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
+	"httpapi/proxy":    {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
+	"httpapi/llm": {
+		"fsm",
+		"cluster",
+		"httpapi/apikey",
+		"httpapi/llmtoken",
+		"httpapi/proxy",
+		"httpapi/publicaddr",
+		"httpapi/response",
+		"scheduler/agent/preset",
+	},
+	"httpapi/llmtoken": {"fsm"},
+	"scheduler": {
+		"fsm",
+		"httpapi/decode",
+		"scheduler/access",
+		"scheduler/agent",
+		"scheduler/fault",
+		"scheduler/slots",
+	},
+	"scheduler/starttask": {
+		"fsm",
+		"httpapi/decode",
+		"httpapi/llmtoken",
+		"httpapi/requestid",
+		"scheduler/access",
+		"scheduler/agent",
+		"scheduler/agent/preset",
+		"scheduler/fault",
+		"scheduler/slots",
+	},
+	"scheduler/nomad":   {"fsm", "httpapi/decode", "scheduler", "scheduler/fault"},
+	"scheduler/process": {"fsm", "httpapi/decode", "scheduler", "scheduler/durable"},
+	"scheduler/access":  {"fsm"},
+	"scheduler/durable": {},
+	"scheduler/fault":   {},
+	"scheduler/slots":   {},
+	"scheduler/agent":   {"httpapi/decode", "httpapi/requestid"},
 	"cmd/internal/sandboxagent/agentserver": {
 		"httpapi/decode", "httpapi/requestid", "scheduler/agent", "scheduler/archive", "scheduler/durable",
-		"cmd/internal/sandboxagent/acp", "cmd/internal/sandboxagent/credential", "cmd/internal/sandboxagent/engine", "cmd/internal/sandboxagent/event", "cmd/internal/sandboxagent/native",
+		"cmd/internal/sandboxagent/acp", "cmd/internal/sandboxagent/credential", "cmd/internal/sandboxagent/engine",
+		"cmd/internal/sandboxagent/event", "cmd/internal/sandboxagent/native",
 		"scheduler/agent/preset", "cmd/internal/sandboxagent/hooks", "cmd/internal/sandboxagent/skills",
 	},
 	"cmd/internal/sandboxagent/credential": {},
@@ -78,12 +109,26 @@ var ours = map[string][]string{
 	"cmd/internal/sandboxagent/tools":      {"cmd/internal/sandboxagent/credential", "cmd/internal/sandboxagent/event"},
 	"cmd/internal/sandboxagent/mcp":        {"cmd/internal/sandboxagent/event", "cmd/internal/sandboxagent/tools"},
 	"cmd/internal/sandboxagent/skills":     {"cmd/internal/sandboxagent/event", "cmd/internal/sandboxagent/tools"},
-	"cmd/internal/sandboxagent/native":     {"cmd/internal/sandboxagent/credential", "cmd/internal/sandboxagent/engine", "cmd/internal/sandboxagent/event", "cmd/internal/sandboxagent/hooks", "cmd/internal/sandboxagent/mcp", "scheduler/agent/preset", "cmd/internal/sandboxagent/skills", "cmd/internal/sandboxagent/tools"},
-	"cmd/internal/sandboxagent/acp":        {"cmd/internal/sandboxagent/credential", "cmd/internal/sandboxagent/engine", "cmd/internal/sandboxagent/event", "scheduler/agent/preset"},
-	"scheduler/agent/preset":     {},
-	"scheduler/agent/modeltest":  {},
-	"cmd/internal/sandboxagent/acptest":    {},
-	"scheduler/copies":           {"fsm", "scheduler/archive"},
+	"cmd/internal/sandboxagent/native": {
+		"cmd/internal/sandboxagent/credential",
+		"cmd/internal/sandboxagent/engine",
+		"cmd/internal/sandboxagent/event",
+		"cmd/internal/sandboxagent/hooks",
+		"cmd/internal/sandboxagent/mcp",
+		"scheduler/agent/preset",
+		"cmd/internal/sandboxagent/skills",
+		"cmd/internal/sandboxagent/tools",
+	},
+	"cmd/internal/sandboxagent/acp": {
+		"cmd/internal/sandboxagent/credential",
+		"cmd/internal/sandboxagent/engine",
+		"cmd/internal/sandboxagent/event",
+		"scheduler/agent/preset",
+	},
+	"scheduler/agent/preset":            {},
+	"scheduler/agent/modeltest":         {},
+	"cmd/internal/sandboxagent/acptest": {},
+	"scheduler/copies":                  {"fsm", "scheduler/archive"},
 }
 
 // owners maps a dependency, by prefix, to the only folder that may import it.
@@ -115,7 +160,8 @@ func Arrows(files []*File) []string {
 			p := strings.Trim(spec.Path.Value, `"`)
 			why := forbidden(f, p, allowed)
 			if only, is := narrow[f.Package()]; is && why == "" && !f.IsTest() && !within(p, only) {
-				why = fmt.Sprintf("%s imports nothing but %s", f.Package(), strings.Join(append(slices.Clone(only), "the standard library"), ", "))
+				why = fmt.Sprintf("%s imports nothing but %s", f.Package(),
+					strings.Join(append(slices.Clone(only), "the standard library"), ", "))
 			}
 			if why != "" {
 				found = append(found, f.at(spec.Pos())+": "+why)

@@ -15,7 +15,12 @@ var textRules = []struct {
 	files map[string]string
 	want  string
 }{
-	{"mirror", Registries, one("deploy/x.sh", "curl http://deb.debian"+".org/debian"), "ask the machine's package manager"},
+	{
+		"mirror",
+		Registries,
+		one("deploy/x.sh", "curl http://deb.debian"+".org/debian"),
+		"ask the machine's package manager",
+	},
 	{"lock file", Registries, one("ops/package-lock.json", `"https://registry.npmjs`+`.org/x"`), "registry.npmjs"},
 	{"contract", Citations, one("fsm/x.go", "// See api-"+"contract.md."), "not in the tree"},
 	{"seed", Citations, one("deploy/x.hcl", "# seed-"+"api.md 2.1"), "not in the tree"},

@@ -38,7 +38,8 @@ func Determinism(files []*File) []string {
 			}
 		}
 		for _, call := range timeCalls(f, clockCalls) {
-			found = append(found, fmt.Sprintf("%s: fsm must not call %s: time travels in the Command", f.at(call.Pos()), render(call)))
+			found = append(found,
+				fmt.Sprintf("%s: fsm must not call %s: time travels in the Command", f.at(call.Pos()), render(call)))
 		}
 	}
 	return found

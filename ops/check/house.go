@@ -57,7 +57,8 @@ func declarations(f *File) []string {
 			}
 			lines := f.Fset.Position(d.End()).Line - f.Fset.Position(d.Pos()).Line
 			if !f.IsTest() && lines > maxFunctionLines {
-				found = append(found, fmt.Sprintf("%s: %s has %d lines; split it (at most %d)", f.at(d.Pos()), d.Name.Name, lines, maxFunctionLines))
+				found = append(found,
+					fmt.Sprintf("%s: %s has %d lines; split it (at most %d)", f.at(d.Pos()), d.Name.Name, lines, maxFunctionLines))
 			}
 		case *ast.GenDecl:
 			found = append(found, general(f, d)...)
@@ -72,7 +73,9 @@ func general(f *File, d *ast.GenDecl) []string {
 		switch s := spec.(type) {
 		case *ast.TypeSpec:
 			if i, ok := s.Type.(*ast.InterfaceType); ok && i.Methods.NumFields() > maxInterfaceMethods {
-				found = append(found, fmt.Sprintf("%s: interface %s has %d methods (at most %d)", f.at(s.Pos()), s.Name.Name, i.Methods.NumFields(), maxInterfaceMethods))
+				found = append(found,
+					fmt.Sprintf("%s: interface %s has %d methods (at most %d)", f.at(s.Pos()), s.Name.Name, i.Methods.NumFields(),
+						maxInterfaceMethods))
 			}
 		case *ast.ValueSpec:
 			if d.Tok == token.VAR && !f.IsTest() && !embedded(d) && stateful(s) {

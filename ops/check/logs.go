@@ -37,7 +37,8 @@ func Logs(files []*File) []string {
 			for _, arg := range call.Args[:min(3, len(call.Args))] { // context, level, message
 				text, ok := arg.(*ast.BasicLit)
 				if ok && text.Kind == token.STRING && strings.Contains(text.Value, " ") && loggedPair.MatchString(text.Value) {
-					found = append(found, fmt.Sprintf("%s: the message %s holds a key and a value; make it an attribute", f.at(text.Pos()), text.Value))
+					found = append(found,
+						fmt.Sprintf("%s: the message %s holds a key and a value; make it an attribute", f.at(text.Pos()), text.Value))
 				}
 			}
 			return true

@@ -11,9 +11,34 @@ import (
 // processCalls are the functions that change the process of whoever calls them. A method of the
 // same name as a listed function (t.Setenv) does so too.
 var processCalls = map[string][]string{
-	"os":      {"Setenv", "Unsetenv", "Clearenv", "Chdir"},
-	"syscall": {"Setenv", "Unsetenv", "Clearenv", "Chdir", "Fchdir", "Chroot", "Umask", "Setrlimit", "Setuid", "Setgid", "Setgroups", "Setpriority"},
-	"unix":    {"Setenv", "Unsetenv", "Clearenv", "Chdir", "Fchdir", "Chroot", "Umask", "Setrlimit", "Prlimit", "Prctl", "Setpriority"},
+	"os": {"Setenv", "Unsetenv", "Clearenv", "Chdir"},
+	"syscall": {
+		"Setenv",
+		"Unsetenv",
+		"Clearenv",
+		"Chdir",
+		"Fchdir",
+		"Chroot",
+		"Umask",
+		"Setrlimit",
+		"Setuid",
+		"Setgid",
+		"Setgroups",
+		"Setpriority",
+	},
+	"unix": {
+		"Setenv",
+		"Unsetenv",
+		"Clearenv",
+		"Chdir",
+		"Fchdir",
+		"Chroot",
+		"Umask",
+		"Setrlimit",
+		"Prlimit",
+		"Prctl",
+		"Setpriority",
+	},
 	"runtime": {"GOMAXPROCS", "SetMutexProfileFraction", "SetBlockProfileRate"},
 	"debug":   {"SetGCPercent", "SetMemoryLimit", "SetMaxStack", "SetMaxThreads", "SetTraceback"},
 	"signal":  {"Ignore", "Reset"},
@@ -47,7 +72,8 @@ func Process(files []*File) []string {
 			}
 			ast.Inspect(fn, func(n ast.Node) bool {
 				if what := changesProcess(n); what != "" {
-					found = append(found, fmt.Sprintf("%s: %s changes the whole process; pass the value in, or call ownprocess.Enter", f.at(n.Pos()), what))
+					found = append(found,
+						fmt.Sprintf("%s: %s changes the whole process; pass the value in, or call ownprocess.Enter", f.at(n.Pos()), what))
 				}
 				return true
 			})

@@ -33,7 +33,8 @@ func Runbooks(files []*File) []string {
 				return true
 			}
 			if strings.Contains(lit.Value, "ops/runbooks/") && !strings.HasPrefix(lit.Value, `"`+Module) {
-				found = append(found, f.at(lit.Pos())+": a node's machine has no source tree; name the command \"bivouac runbook NAME\"")
+				found = append(found,
+					f.at(lit.Pos())+": a node's machine has no source tree; name the command \"bivouac runbook NAME\"")
 			}
 			for _, m := range runbookName.FindAllStringSubmatch(lit.Value, -1) {
 				named[m[1]] = true

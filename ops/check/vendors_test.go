@@ -12,7 +12,8 @@ func TestVendors_ObjectsToASecondTable(t *testing.T) {
 	root := t.TempDir()
 	for name, source := range map[string]string{
 		vendorTable: "package preset\nvar vendors = []string{\"https://a.example.org/v1\", \"http://localhost:1/v1\"}",
-		"fsm/x.go":  "package fsm\nconst a, b, c = \"https://a.example.org/v2\", \"https://b.example.org\", \"http://localhost:2\"",
+		"fsm/x.go": "package fsm\nconst a, b, c = \"https://a.example.org/v2\", " +
+			"\"https://b.example.org\", \"http://localhost:2\"",
 	} {
 		file := filepath.Join(root, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -26,7 +27,8 @@ func TestVendors_ObjectsToASecondTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Vendors(files); len(got) != 1 || !strings.HasPrefix(got[0], "fsm/x.go:2: a.example.org stands in "+vendorTable) {
+	if got := Vendors(files); len(got) != 1 || !strings.HasPrefix(got[0],
+		"fsm/x.go:2: a.example.org stands in "+vendorTable) {
 		t.Errorf("the objections are %q", got)
 	}
 }

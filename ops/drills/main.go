@@ -50,9 +50,11 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.pkg, "package", "./ops/e2e", "the package whose tests run")
 	flags.StringVar(&o.only, "run", ".*", "a regular expression: run the tests whose whole name it matches")
 	flags.IntVar(&o.side, "side", 3, "how many tests run at once, at most")
-	flags.Float64Var(&o.load, "load", 0.85*float64(runtime.NumCPU()), "how many CPUs the tests that run at once may need together")
+	flags.Float64Var(&o.load, "load", 0.85*float64(runtime.NumCPU()),
+		"how many CPUs the tests that run at once may need together")
 	flags.BoolVar(&o.race, "race", false, "build the test binary with the race detector")
-	raced := flags.String("raced", "", "a regular expression: the nodes of the tests whose whole name it matches have the race detector")
+	raced := flags.String("raced", "",
+		"a regular expression: the nodes of the tests whose whole name it matches have the race detector")
 	flags.DurationVar(&o.limit, "timeout", 15*time.Minute, "how long one test may take")
 	flags.StringVar(&o.record, "record", "", "write the times of this run into that file (ops/drills/times.txt)")
 	if err := flags.Parse(args); err != nil {
@@ -65,7 +67,8 @@ func parse(args []string) (o options, err error) {
 	}
 	o.programs = os.Getenv(local.EnvPrograms)
 	if flags.NArg() > 0 || o.side < 1 || o.limit <= 0 {
-		return o, errors.New("usage: drills [-run EXPRESSION] [-side N] [-load CPUS] [-race] [-raced EXPRESSION] [-timeout DURATION] [-record FILE]")
+		return o, errors.New("usage: drills [-run EXPRESSION] [-side N] [-load CPUS] [-race] [-raced EXPRESSION] " +
+			"[-timeout DURATION] [-record FILE]")
 	}
 	return o, nil
 }

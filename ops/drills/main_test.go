@@ -23,7 +23,14 @@ func sample(t *testing.T, only string) options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return options{pkg: "bivouac.dev/bivouac/ops/drills/testdata/sample", only: only, side: 3, load: 2, limit: 2 * time.Second, programs: root}
+	return options{
+		pkg:      "bivouac.dev/bivouac/ops/drills/testdata/sample",
+		only:     only,
+		side:     3,
+		load:     2,
+		limit:    2 * time.Second,
+		programs: root,
+	}
 }
 
 func TestRun_EveryResultIsTold(t *testing.T) {
@@ -36,8 +43,10 @@ func TestRun_EveryResultIsTold(t *testing.T) {
 	for _, want := range []string{
 		`--- PASS: TestPasses (`, `--- PASS: TestPassesToo (`, `--- SKIP: TestSkipped (`, `it lacks a part`,
 		`--- FAIL: TestFails (`, `a failing test says this`, `--- FAIL: TestPanics (`, `a panicking test says this`,
-		`--- CRASHED: TestExits (`, `--- CRASHED: TestDiesAfterwards (`, `--- CRASHED: TestHangs (`, `test timed out after 2s`,
-		`[9 of 9, `, "9 tests: 3 passed, 1 skipped, 5 failed, 0 not run; ", "\nFAIL\tbivouac.dev/bivouac/ops/drills/testdata/sample\t",
+		`--- CRASHED: TestExits (`, `--- CRASHED: TestDiesAfterwards (`, `--- CRASHED: TestHangs (`,
+		`test timed out after 2s`,
+		`[9 of 9, `, "9 tests: 3 passed, 1 skipped, 5 failed, 0 not run; ",
+		"\nFAIL\tbivouac.dev/bivouac/ops/drills/testdata/sample\t",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q", want)
@@ -73,14 +82,16 @@ func TestRun_PassesWhenAllPass(t *testing.T) {
 	if err := runDrills(t.Context(), sample(t, "TestPasses|TestSkipped"), &out); err != nil {
 		t.Error(err)
 	}
-	if !regexp.MustCompile(`(?m)^ok  \tbivouac.dev/bivouac/ops/drills/testdata/sample\t[\d.]+s$`).MatchString(out.String()) {
+	if !regexp.MustCompile(`(?m)^ok  \tbivouac.dev/bivouac/ops/drills/` +
+		`testdata/sample\t[\d.]+s$`).MatchString(out.String()) {
 		t.Errorf("the output is\n%s", out.String())
 	}
 }
 
 func TestRun_NothingMatches(t *testing.T) {
 	t.Parallel()
-	if err := runDrills(t.Context(), sample(t, "TestPass"), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "no test matches") {
+	if err := runDrills(t.Context(), sample(t, "TestPass"), &bytes.Buffer{}); err == nil ||
+		!strings.Contains(err.Error(), "no test matches") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -89,7 +100,8 @@ func TestRun_WhatDoesNotCompileFails(t *testing.T) {
 	t.Parallel()
 	o := sample(t, ".*")
 	o.pkg = "bivouac.dev/bivouac/ops/progress/testdata/broken"
-	if err := runDrills(t.Context(), o, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "undefined: nothing") {
+	if err := runDrills(t.Context(), o, &bytes.Buffer{}); err == nil ||
+		!strings.Contains(err.Error(), "undefined: nothing") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -155,7 +167,12 @@ func TestTimes_ReadWhatTheyWrite(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "times.txt")
 	if err := record(file, known, []result{
-		{name: "TestB", word: "PASS", took: 2 * time.Second, cpu: time.Second}, {name: "TestA", word: "FAIL", took: time.Hour}, {name: "TestC", word: "SKIP"},
+		{
+			name: "TestB",
+			word: "PASS",
+			took: 2 * time.Second,
+			cpu:  time.Second,
+		}, {name: "TestA", word: "FAIL", took: time.Hour}, {name: "TestC", word: "SKIP"},
 	}); err != nil {
 		t.Fatal(err)
 	}

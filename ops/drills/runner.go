@@ -80,7 +80,8 @@ func (r *runner) runAll(ctx context.Context, q *queue) (results []result) {
 				names = append(names, name)
 			}
 			slices.Sort(names)
-			fmt.Fprintf(r.out, "    %d of %d tests have ended, %s: %s\n", len(results), r.total, r.elapsed(), strings.Join(names, ", "))
+			fmt.Fprintf(r.out, "    %d of %d tests have ended, %s: %s\n", len(results), r.total, r.elapsed(),
+				strings.Join(names, ", "))
 		}
 	}
 }

@@ -20,9 +20,19 @@ func steps(t *testing.T, script string) (output string, code int) {
 func TestSteps_AFailureKeepsNoneFromRunning(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string][]string{
-		"step one false; step two echo done":                              {"FAILED   one ", "ok       two ", "\ndone\n", "FAILED after "},
-		"beside slow sh -c 'echo said; exit 3'; step two echo done; join": {"FAILED   slow ", "ok       two ", "\nsaid\n", "FAILED after "},
-		"beside slow true; step two false; join":                          {"ok       slow ", "FAILED   two ", "FAILED after "},
+		"step one false; step two echo done": {
+			"FAILED   one ",
+			"ok       two ",
+			"\ndone\n",
+			"FAILED after ",
+		},
+		"beside slow sh -c 'echo said; exit 3'; step two echo done; join": {
+			"FAILED   slow ",
+			"ok       two ",
+			"\nsaid\n",
+			"FAILED after ",
+		},
+		"beside slow true; step two false; join": {"ok       slow ", "FAILED   two ", "FAILED after "},
 	} {
 		out, code := steps(t, script+"; finish")
 		if code != 1 {

@@ -47,7 +47,8 @@ func parseTimes(text string) (times, error) {
 			continue
 		}
 		if len(fields) < 3 || len(fields) > 4 || len(fields) == 4 && fields[3] != "alone" {
-			return nil, fmt.Errorf("times.txt:%d: want a test, seconds, CPU seconds and perhaps \"alone\": %q", n, strings.TrimSpace(line))
+			return nil, fmt.Errorf("times.txt:%d: want a test, seconds, CPU seconds and perhaps \"alone\": %q", n,
+				strings.TrimSpace(line))
 		}
 		wall, err := strconv.ParseFloat(fields[1], 64)
 		if err != nil {

@@ -80,12 +80,21 @@ func TestAPIWalk(t *testing.T) {
 		}
 	}
 	report, err := world.Walk(t.Context(), apifuzz.Config{
-		Document: httpapi.Description(), Seed: seedOf(t), Workers: 6, For: duration, Deadline: 75 * time.Second, Fault: electionsOf(t, info),
+		Document: httpapi.Description(), Seed: seedOf(t), Workers: 6, For: duration, Deadline: 75 * time.Second,
+		Fault: electionsOf(t, info),
 	})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, dev.output())
 	}
-	t.Logf("%d requests, of which %d good (%d of them answered 2xx), %d looks at what is B's; statuses %v, the 401s to %v", report.Requests, report.Good, report.Passed, report.Snapshots, report.Statuses, report.Refused)
+	t.Logf(
+		"%d requests, of which %d good (%d of them answered 2xx), %d looks at what is B's; statuses %v, the 401s to %v",
+		report.Requests,
+		report.Good,
+		report.Passed,
+		report.Snapshots,
+		report.Statuses,
+		report.Refused,
+	)
 	var never []string
 	for id := range report.Operations {
 		if report.Succeeded[id] == 0 {

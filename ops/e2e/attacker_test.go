@@ -132,7 +132,12 @@ func (u *attacker) all(ctx context.Context) {
 }
 
 // repeat sends one kind of request until the end, on all nodes in turn.
-func (u *attacker) repeat(ctx context.Context, kind int, pause time.Duration, do func(context.Context, testcluster.Client, int)) {
+func (u *attacker) repeat(
+	ctx context.Context,
+	kind int,
+	pause time.Duration,
+	do func(context.Context, testcluster.Client, int),
+) {
 	for i := 0; ctx.Err() == nil; i++ {
 		do(ctx, testcluster.Client{Base: u.Bases[(i+kind)%len(u.Bases)], Key: u.Key}, i)
 		testcluster.Pause(ctx, pause)
@@ -147,7 +152,13 @@ func (u *attacker) count(what string) {
 }
 
 // send sends one request and counts its answer.
-func (u *attacker) send(ctx context.Context, c testcluster.Client, what, method, path string, in any, header ...string) testcluster.Answer {
+func (u *attacker) send(
+	ctx context.Context,
+	c testcluster.Client,
+	what, method, path string,
+	in any,
+	header ...string,
+) testcluster.Answer {
 	a, err := c.Send(ctx, method, path, in, header...)
 	switch {
 	case ctx.Err() != nil:
@@ -174,7 +185,8 @@ func (u *attacker) start(ctx context.Context, c testcluster.Client, _ int) {
 }
 
 func (u *attacker) keyed(ctx context.Context, c testcluster.Client, i int) {
-	u.send(ctx, c, "keyed start", http.MethodPost, conversationsOf, u.request(nil, 10_000), "Idempotency-Key", fmt.Sprint("k", i))
+	u.send(ctx, c, "keyed start", http.MethodPost, conversationsOf, u.request(nil, 10_000), "Idempotency-Key",
+		fmt.Sprint("k", i))
 }
 
 func (u *attacker) settings(ctx context.Context, c testcluster.Client, i int) {
@@ -186,7 +198,8 @@ func (u *attacker) settings(ctx context.Context, c testcluster.Client, i int) {
 
 func (u *attacker) batch(ctx context.Context, c testcluster.Client, i int) {
 	id := u.Starts[i%len(u.Starts)]
-	u.send(ctx, c, "batch", http.MethodGet, conversationsOf+"/start-tasks?ids="+strings.Join(slices.Repeat([]string{id}, 100), "&ids="), nil)
+	u.send(ctx, c, "batch", http.MethodGet,
+		conversationsOf+"/start-tasks?ids="+strings.Join(slices.Repeat([]string{id}, 100), "&ids="), nil)
 	u.send(ctx, c, "page", http.MethodGet, conversationsOf+pagesOfStarts, nil)
 }
 

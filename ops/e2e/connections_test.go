@@ -53,7 +53,9 @@ func TestConnections(t *testing.T) {
 		return drip(c, "GET /ready HTTP/1.1\r\nHost: x\r\n", "X-A: b\r\n")
 	})
 	siege.open("a body that never ends", func(c net.Conn) error {
-		return drip(c, "POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Session-API-Key: "+node.Key+"\r\nContent-Length: 4000000\r\n\r\n{", " ")
+		return drip(c,
+			"POST /api/settings HTTP/1.1\r\nHost: x\r\nContent-Type: "+
+				"application/json\r\nX-Session-API-Key: "+node.Key+"\r\nContent-Length: 4000000\r\n\r\n{", " ")
 	})
 	siege.open("answers that are never read", func(c net.Conn) error {
 		_, err := io.WriteString(c, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 400))
@@ -88,7 +90,8 @@ func TestConnections(t *testing.T) {
 	if grown := rssOf(t, node) - memory; grown > memoryBound {
 		t.Errorf("the node has taken %d MiB more", grown)
 	} else {
-		t.Logf("%d connections at once, %d refused or cut off so far; %d MiB more memory", siege.opened.Load(), siege.ended.Load(), grown)
+		t.Logf("%d connections at once, %d refused or cut off so far; %d MiB more memory", siege.opened.Load(),
+			siege.ended.Load(), grown)
 	}
 	siege.leave()
 	testcluster.Eventually(t, "all is as before", func() error {

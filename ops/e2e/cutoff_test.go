@@ -83,7 +83,8 @@ func TestCutOffClient(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("%.1f s after the machine was cut off none of its %d sandboxes was shown RUNNING", time.Since(frozen).Seconds(), count)
+	t.Logf("%.1f s after the machine was cut off none of its %d sandboxes was shown RUNNING",
+		time.Since(frozen).Seconds(), count)
 	c.starts(t, count)
 	if n, err := c.are("RUNNING"); err != nil || n > 0 {
 		t.Errorf("%d of the sandboxes of a frozen machine are RUNNING, %v", n, err)
@@ -132,7 +133,8 @@ func (c *cutOff) start(i int) error {
 	return testcluster.Await(4*testcluster.Patience, func() error {
 		if c.hung[i] == "" {
 			var made testcluster.Sandbox
-			if err := node.Do(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id=tiny", nil, &made, "Idempotency-Key", key); err != nil {
+			if err := node.Do(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id=tiny", nil, &made, "Idempotency-Key",
+				key); err != nil {
 				return err
 			}
 			c.hung[i] = made.ID

@@ -62,7 +62,8 @@ func (o *operators) deletedInEveryState(t *testing.T) {
 			t.Errorf("%s: it is still shown: %v", c.state, err)
 		}
 		verdict := "nothing was left"
-		if err := testcluster.Await(testcluster.Patience, func() error { return o.Audit(testcluster.Expected{}) }); err != nil {
+		if err := testcluster.Await(testcluster.Patience,
+			func() error { return o.Audit(testcluster.Expected{}) }); err != nil {
 			verdict = fmt.Sprint("FAILED: ", err)
 			t.Errorf("%s: %v", c.state, err)
 		}

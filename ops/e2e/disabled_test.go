@@ -145,7 +145,8 @@ func replacedKey(t *testing.T, p *person) {
 			t.Errorf("%s of before the pause: %d %v", what, status, err)
 		}
 	}
-	t.Logf("--- verdict: streams by the old key ended after %s, requests were refused after %s, it ran with the new key after %.1f s",
+	t.Logf("--- verdict: streams by the old key ended after %s, requests were refused after %s, "+
+		"it ran with the new key after %.1f s",
 		within(ended), within(refused), ran.Seconds())
 }
 
@@ -160,7 +161,8 @@ func disabledUser(t *testing.T, p *person) {
 	ended := awaitEnd(t, begin, lockoutPatience, all)
 	refused := p.everyWay(t, "disabled", p.ways(), closes)
 	for _, n := range f.Nodes {
-		a, err := testcluster.Client{Base: n.Base, Key: p.Key}.Try(http.MethodPost, "/api/v1/app-conversations", map[string]any{})
+		a, err := testcluster.Client{Base: n.Base, Key: p.Key}.Try(http.MethodPost, "/api/v1/app-conversations",
+			map[string]any{})
 		if err != nil || a.Status != http.StatusUnauthorized {
 			t.Errorf("a start through %s: %v %v", n.Name, a, err)
 		}
@@ -175,14 +177,16 @@ func disabledUser(t *testing.T, p *person) {
 	})
 	f.Run(t, "users", "enable", p.name, "--address", f.Nodes[1].Base, "--api-key-file", f.KeyFile)
 	testcluster.Eventually(t, "the user is in again", func() error { return p.Get("/api/v1/sandboxes/search", nil) })
-	if got, err := p.Task(task); err != nil || got.Status != "ERROR" || !strings.Contains(got.Text(), "the user is disabled") {
+	if got, err := p.Task(task); err != nil || got.Status != "ERROR" ||
+		!strings.Contains(got.Text(), "the user is disabled") {
 		t.Errorf("the start that was open: %+v %v", got, err)
 	}
 	f.SetDefault(t, "pages")
 	p.Change(t, p.id, "resume")
 	p.open(t)
 	back := p.everyWay(t, "enabled", p.ways(), opens)
-	t.Logf("--- verdict: streams ended after %s, requests were refused after %s through three nodes; enabled and resumed, all worked after %.1f s",
+	t.Logf("--- verdict: streams ended after %s, requests were refused after %s through three nodes; "+
+		"enabled and resumed, all worked after %.1f s",
 		within(ended), within(refused), back.Seconds())
 }
 
@@ -230,7 +234,8 @@ func purgedUser(t *testing.T, gone, stays *person) {
 	if err != nil || others < 2 {
 		t.Fatalf("%s has %d entries in Vault: %v", stays.name, others, err)
 	}
-	out := f.Run(t, "users", "delete", "--purge", gone.name, "--yes", "--address", f.Nodes[1].Base, "--api-key-file", f.KeyFile)
+	out := f.Run(t, "users", "delete", "--purge", gone.name, "--yes", "--address", f.Nodes[1].Base, "--api-key-file",
+		f.KeyFile)
 	if !strings.Contains(out, "is deleted") {
 		t.Errorf("it printed %q", out)
 	}

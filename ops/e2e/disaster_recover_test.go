@@ -65,7 +65,8 @@ func TestLostQuorum(t *testing.T) {
 			t.Errorf("%s shows the sandbox as %s (%s): %v", n.Member(), got.Status, got.Detail(), err)
 		}
 	}
-	d.verdict(t, "two of three disks lost: the third one served alone after %.1f s and with two new nodes after %.1f s; the sandbox ran on with its file; lost: nothing; %s",
+	d.verdict(t, "two of three disks lost: the third one served alone after %.1f s and with two new nodes after %.1f s; "+
+		"the sandbox ran on with its file; lost: nothing; %s",
 		served.Seconds(), whole.Seconds(), d.findings(t))
 }
 
@@ -100,7 +101,8 @@ func TestRestoredOnNewMachines(t *testing.T) {
 	if err := os.WriteFile(fresh, []byte(key+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out := d.Run(t, "operator", "snapshot", "restore", file, "--keys", "keep", "--yes", "--address", d.node.Base, "--api-key-file", fresh)
+	out := d.Run(t, "operator", "snapshot", "restore", file, "--keys", "keep", "--yes", "--address", d.node.Base,
+		"--api-key-file", fresh)
 	t.Logf("operator snapshot restore:\n%s", out)
 	d.node.Ready(t)
 	served := time.Since(begin)
@@ -125,7 +127,9 @@ func TestRestoredOnNewMachines(t *testing.T) {
 			t.Errorf("%s knows the sandbox that came after the file: %v", n.Name, err)
 		}
 	}
-	d.verdict(t, "saved in %.1f s; all disks lost: one new node served the restored state after %.1f s, three after %.1f s; both sandboxes ran on with their files; lost: the writes after the file, among them one sandbox's row; %s",
+	d.verdict(t, "saved in %.1f s; all disks lost: one new node served the restored state after %.1f s, "+
+		"three after %.1f s; both sandboxes ran on with their files; lost: the writes after the file, "+
+		"among them one sandbox's row; %s",
 		saved.Seconds(), served.Seconds(), whole.Seconds(), d.findings(t))
 }
 
@@ -184,7 +188,8 @@ func TestReplacedUnderNewName(t *testing.T) {
 	if t.Failed() {
 		word = "FAILED"
 	}
-	t.Logf("--- verdict: %s: %s: n4 had the place of n1 after %.1f s (dead_after is 5 s); with n2 dead as well a write was acknowledged after %.2f s",
+	t.Logf("--- verdict: %s: %s: n4 had the place of n1 after %.1f s (dead_after is 5 s); "+
+		"with n2 dead as well a write was acknowledged after %.2f s",
 		t.Name(), word, replaced.Seconds(), wrote.Seconds())
 }
 

@@ -130,7 +130,8 @@ func TestVaultWiped(t *testing.T) {
 	var lost testcluster.Sandbox
 	// The key may come until the start deadline.
 	err = testcluster.Await(4*time.Minute, func() (err error) {
-		if lost, err = d.node.Sandbox(paused); err == nil && (lost.Status != "ERROR" || !strings.Contains(lost.Detail(), "key")) {
+		if lost, err = d.node.Sandbox(paused); err == nil &&
+			(lost.Status != "ERROR" || !strings.Contains(lost.Detail(), "key")) {
 			err = fmt.Errorf("it is %s (%s)", lost.Status, lost.Detail())
 		}
 		return err
@@ -149,7 +150,8 @@ func TestVaultWiped(t *testing.T) {
 	d.nothingDestroyed(t)
 	d.node.Change(t, paused, "delete")
 	hasFile(t, d.node.AwaitSandbox(t, made, "RUNNING"), workspaceFile)
-	d.verdict(t, "an empty Vault: held %.1f s after its loss (%s); a running sandbox ran on with its file, a new one started under the hold; a paused one says %q; lost: every key and setting, entered again by its user",
+	d.verdict(t, "an empty Vault: held %.1f s after its loss (%s); a running sandbox ran on with its file, "+
+		"a new one started under the hold; a paused one says %q; lost: every key and setting, entered again by its user",
 		held.Seconds(), findings, lost.Detail())
 }
 
@@ -172,7 +174,8 @@ func (d *disaster) setUpVault(t *testing.T, roleID string) {
 	t.Helper()
 	role, err := d.Vault.NewAppRole(d.ctx(), local.AppRoleOptions{})
 	if err == nil {
-		err = d.Vault.Do(d.ctx(), http.MethodPost, "auth/approle/role/bivouac/role-id", map[string]string{"role_id": roleID}, nil)
+		err = d.Vault.Do(d.ctx(), http.MethodPost, "auth/approle/role/bivouac/role-id",
+			map[string]string{"role_id": roleID}, nil)
 	}
 	if err == nil {
 		err = os.WriteFile(filepath.Join(d.Dir, "secret-id"), []byte(role.SecretID), 0o600)
@@ -210,7 +213,8 @@ func TestReplacedSecretsComeBack(t *testing.T) {
 	}
 	collected := time.Since(begin)
 	destroyed := d.settingPath(t, "search_api_key")
-	if err := d.Vault.Do(d.ctx(), http.MethodPut, "secret/destroy/"+destroyed, map[string][]int{"versions": {1}}, nil); err != nil {
+	if err := d.Vault.Do(d.ctx(), http.MethodPut, "secret/destroy/"+destroyed, map[string][]int{"versions": {1}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 
@@ -224,7 +228,8 @@ func TestReplacedSecretsComeBack(t *testing.T) {
 	d.node.Ready(t)
 	fresh := filepath.Join(t.TempDir(), "key")
 	d.Run(t, "keys", "bootstrap", "--config", d.node.File(), "--out", fresh)
-	out := d.Run(t, "operator", "snapshot", "restore", file, "--keys", "keep", "--yes", "--address", d.node.Base, "--api-key-file", fresh)
+	out := d.Run(t, "operator", "snapshot", "restore", file, "--keys", "keep", "--yes", "--address", d.node.Base,
+		"--api-key-file", fresh)
 	t.Logf("operator snapshot restore:\n%s", out)
 	for _, want := range []string{
 		"search_api_key version 1, the store has 2", "llm_api_key version 1, the store has 2",
@@ -245,5 +250,7 @@ func TestReplacedSecretsComeBack(t *testing.T) {
 	if value, err := d.valueAt(destroyed, 1); err == nil {
 		t.Errorf("a value that was destroyed is %q", value)
 	}
-	d.verdict(t, "a replaced value was deleted after %.0f s and read again after the restore; one that was destroyed is reported; %s", collected.Seconds(), d.findings(t))
+	d.verdict(t,
+		"a replaced value was deleted after %.0f s and read again after the restore; one that was destroyed is reported; %s",
+		collected.Seconds(), d.findings(t))
 }

@@ -51,7 +51,8 @@ func TestStartedEmpty(t *testing.T) {
 	begin := time.Now()
 	d.Restart(t)
 	hasFile(t, d.node.AwaitSandbox(t, d.sandboxes[0].ID, "RUNNING"), workspaceFile)
-	d.verdict(t, "an empty cluster ran for %s beside the sandbox of another and destroyed nothing (%s); with its disks the cluster was back after %.1f s",
+	d.verdict(t, "an empty cluster ran for %s beside the sandbox of another and destroyed nothing (%s); "+
+		"with its disks the cluster was back after %.1f s",
 		(shortGrace + quiet).Round(time.Second), findings, time.Since(begin).Seconds())
 }
 
@@ -70,7 +71,8 @@ func TestSecondCluster(t *testing.T) {
 	}
 	d.untouched(t)
 	hasFile(t, d.node.AwaitSandbox(t, sb.ID, "RUNNING"), workspaceFile)
-	d.verdict(t, "two clusters on one Vault and Nomad for %s; nothing was destroyed; the second one: %s", (shortGrace + quiet).Round(time.Second), other.findings(t))
+	d.verdict(t, "two clusters on one Vault and Nomad for %s; nothing was destroyed; the second one: %s",
+		(shortGrace + quiet).Round(time.Second), other.findings(t))
 }
 
 // TestNomadRolledBack restores an older copy of Nomad's data. The jobs that are missing from it
@@ -143,7 +145,9 @@ func TestVaultRolledBack(t *testing.T) {
 		t.Errorf("after the release: %s", f)
 	}
 	hasFile(t, late, workspaceFile)
-	d.verdict(t, "Vault forgot the key of one sandbox of two; held %.1f s after it was put back; both run on with their files; %s", held.Seconds(), findings)
+	d.verdict(t,
+		"Vault forgot the key of one sandbox of two; held %.1f s after it was put back; both run on with their files; %s",
+		held.Seconds(), findings)
 }
 
 // vaultWhileStopped changes Vault's files while Vault is stopped.

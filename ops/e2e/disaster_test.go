@@ -70,7 +70,8 @@ func (d *disaster) untouched(t *testing.T) {
 			t.Errorf("the workspace of sandbox %s is gone", sb.ID)
 		}
 		// Read from the disk: the sandbox proxy serves known sandboxes only.
-		if raw, err := os.ReadFile(filepath.Join(d.workspaceOnDisk(t, sb.ID), workspaceFile)); err != nil || string(raw) != sb.ID {
+		if raw, err := os.ReadFile(filepath.Join(d.workspaceOnDisk(t, sb.ID), workspaceFile)); err != nil ||
+			string(raw) != sb.ID {
 			t.Errorf("the file of sandbox %s holds %q: %v", sb.ID, raw, err)
 		}
 		if err := d.secretStands("default/sandbox-" + sb.ID + "/"); err != nil {
@@ -183,7 +184,8 @@ func TestDisksRolledBack(t *testing.T) {
 	if _, err := d.node.Sandbox(unknown.ID); !errors.Is(err, testcluster.ErrGone) {
 		t.Errorf("the sandbox from after the copies is known: %v", err)
 	}
-	d.verdict(t, "the nodes served after %.1f s; both sandboxes run with their files, 1 is not known to the cluster; %s", served.Seconds(), findings)
+	d.verdict(t, "the nodes served after %.1f s; both sandboxes run with their files, 1 is not known to the cluster; %s",
+		served.Seconds(), findings)
 }
 
 // stillFor waits, and returns early if something was destroyed.

@@ -21,7 +21,11 @@ import (
 // plainDisks starts nodes on ordinary folders.
 func plainDisks(t *testing.T, store string) *diskDrill {
 	t.Helper()
-	return &diskDrill{store: store, acked: map[string]int{}, Cluster: testcluster.Start(t, testcluster.Options{Bare: true, Raft: raftBlock(bareRaft, store)})}
+	return &diskDrill{
+		store:   store,
+		acked:   map[string]int{},
+		Cluster: testcluster.Start(t, testcluster.Options{Bare: true, Raft: raftBlock(bareRaft, store)}),
+	}
 }
 
 // TestDiskDamaged damages files of a stopped node's data directory and its certificates, one
@@ -174,7 +178,14 @@ func (d *diskDrill) forget(t *testing.T) {
 	big := strings.Repeat("<", 4096) // six bytes each in JSON
 	segment := firstSegment(t, leader)
 	for compactedTo(t, leader) < at || segment != "" && firstSegment(t, leader) == segment {
-		err := c.Do(http.MethodPost, "/api/settings", map[string]any{"agent": big, "llm_model": big, "llm_base_url": big, "security_analyzer": big, "git_user_name": big}, nil)
+		err := c.Do(http.MethodPost, "/api/settings",
+			map[string]any{
+				"agent":             big,
+				"llm_model":         big,
+				"llm_base_url":      big,
+				"security_analyzer": big,
+				"git_user_name":     big,
+			}, nil)
 		if err != nil {
 			t.Fatalf("a big write: %v", err)
 		}

@@ -179,7 +179,8 @@ func (d *diskDrill) whole(t *testing.T, stop func()) {
 	index, sum := d.SameState(t)
 	acked := d.nothingLost(t)
 	if !t.Failed() {
-		t.Logf("VERDICT: as it should be: %d acknowledged writes, 0 lost, states equal at index %d (%s)", acked, index, sum[:12])
+		t.Logf("VERDICT: as it should be: %d acknowledged writes, 0 lost, states equal at index %d (%s)", acked, index,
+			sum[:12])
 	}
 }
 
@@ -210,12 +211,42 @@ func TestDiskFails(t *testing.T) {
 				fault  faultfs.Fault
 				word   string
 			}{
-				{"fsync on the leader", true, faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO, Times: 1}, "input/output error"},
-				{"write on a follower", false, faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO, Times: 1}, "input/output error"},
-				{"write on the leader", true, faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO}, "input/output error"},
-				{"fsync on a follower", false, faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO}, "input/output error"},
-				{"full on the leader", true, faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.ENOSPC}, "no space left on device"},
-				{"read-only on a follower", false, faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EROFS}, "read-only file system"},
+				{
+					"fsync on the leader",
+					true,
+					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO, Times: 1},
+					"input/output error",
+				},
+				{
+					"write on a follower",
+					false,
+					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO, Times: 1},
+					"input/output error",
+				},
+				{
+					"write on the leader",
+					true,
+					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO},
+					"input/output error",
+				},
+				{
+					"fsync on a follower",
+					false,
+					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO},
+					"input/output error",
+				},
+				{
+					"full on the leader",
+					true,
+					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.ENOSPC},
+					"no space left on device",
+				},
+				{
+					"read-only on a follower",
+					false,
+					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EROFS},
+					"read-only file system",
+				},
 			} {
 				if !long() && (j+i)%2 > 0 {
 					continue // the other store's turn
@@ -260,7 +291,8 @@ func TestDiskHangs(t *testing.T) {
 			d.led(t, n)
 			d.progress(t, 50)
 			t.Logf("the leader's disk hung; the others led and wrote 50 more within %.1f s", time.Since(begin).Seconds())
-			if a, err := n.Try(http.MethodGet, "/ready", nil); err != nil || a.Status != http.StatusServiceUnavailable || !strings.Contains(string(a.Body), "disk") {
+			if a, err := n.Try(http.MethodGet, "/ready", nil); err != nil || a.Status != http.StatusServiceUnavailable ||
+				!strings.Contains(string(a.Body), "disk") {
 				t.Errorf("/ready of the node whose disk hangs: %s %v", a, err)
 			}
 			d.disks[n.Name].Clear()
@@ -300,7 +332,8 @@ func mountTmpfs(t *testing.T, point string, size int) {
 	if err := os.Mkdir(point, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%dm", size), "tmpfs", point).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%dm", size), "tmpfs",
+		point).CombinedOutput(); err != nil {
 		t.Fatalf("mounting: %v %s", err, out)
 	}
 	t.Cleanup(func() {

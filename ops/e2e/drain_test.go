@@ -56,7 +56,10 @@ func TestDrain(t *testing.T) {
 	exec(true)
 	m.node.Sure(t, http.MethodPost, "/api/v1/operator/clients/"+m.id+"/drain", nil, nil)
 	exec(false)
-	m.await(t, "the drain stopped", m.id, func(c client) bool { return c.Drain == "stopped" && strings.Contains(c.Failure, "alloc-exec") })
+	m.await(t, "the drain stopped", m.id, func(c client) bool {
+		return c.Drain == "stopped" &&
+			strings.Contains(c.Failure, "alloc-exec")
+	})
 	testcluster.Eventually(t, "all run where they were", func() error { return m.allOn(m.id, ids) })
 	paused := 0
 	for _, id := range ids {
@@ -72,7 +75,8 @@ func TestDrain(t *testing.T) {
 	if err == nil || !strings.Contains(said, "the drain of the Nomad client "+m.id+" stopped") {
 		t.Errorf("the status says nothing of it: %v\n%s", err, said)
 	}
-	t.Logf("--- verdict: a drain that could not go on brought back the one sandbox that it paused, and says so in the status")
+	t.Logf("--- verdict: a drain that could not go on brought back the one sandbox that it paused, " +
+		"and says so in the status")
 
 	exec(true)
 	// Nomad's clients remember for a moment what a token may.
@@ -83,7 +87,10 @@ func TestDrain(t *testing.T) {
 		}
 		return err
 	})
-	m.await(t, "nothing is left on the drained client", m.id, func(c client) bool { return c.Workspaces == 0 && c.Drain == "all" })
+	m.await(t, "nothing is left on the drained client", m.id, func(c client) bool {
+		return c.Workspaces == 0 &&
+			c.Drain == "all"
+	})
 	for _, id := range ids {
 		m.runs(t, id, first, "was moved here from the Nomad client")
 	}
@@ -114,7 +121,10 @@ func TestDrain_InError(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}
-	m.await(t, "nothing is left on the drained client", m.id, func(c client) bool { return c.Workspaces == 0 && c.Drain == "all" })
+	m.await(t, "nothing is left on the drained client", m.id, func(c client) bool {
+		return c.Workspaces == 0 &&
+			c.Drain == "all"
+	})
 	m.runs(t, id, first, "was moved here from the Nomad client")
 }
 

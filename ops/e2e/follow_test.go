@@ -65,7 +65,8 @@ func (r *follower) read(ctx context.Context, address, key string) {
 		query = "?resend_mode=since&after_timestamp=" + url.QueryEscape(since)
 	}
 	r.mu.Unlock()
-	conn, _, err := websocket.Dial(ctx, address+query, &websocket.DialOptions{HTTPHeader: http.Header{"X-Session-API-Key": {key}}})
+	conn, _, err := websocket.Dial(ctx, address+query,
+		&websocket.DialOptions{HTTPHeader: http.Header{"X-Session-API-Key": {key}}})
 	if err != nil {
 		return
 	}

@@ -29,7 +29,8 @@ type door struct {
 
 func newDoor(t *testing.T, to string) *door {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "docker", "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").Output()
+	out, err := exec.CommandContext(t.Context(), "docker", "network", "inspect", "bridge", "--format",
+		"{{(index .IPAM.Config 0).Gateway}}").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,12 +97,18 @@ func imageScript() *modeltest.Script {
 	s := workScript()
 	const mend = "sed -i s/helo/hello/ greet.sh && sh test.sh"
 	first := []*modeltest.Story{{When: modeltest.When{User: "attack", Tool: "terminal"}, Answers: []modeltest.Answer{
-		modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "bash attack.sh > attack.txt 2>&1"})), modeltest.Text("Tried."),
+		modeltest.Calls(modeltest.Tool("terminal",
+			map[string]any{"command": "bash attack.sh > attack.txt 2>&1"})), modeltest.Text("Tried."),
 	}}}
 	// Before the story of titles: Codex speaks of them to its model.
-	for tool, argument := range map[string]string{"Bash": "command", "run_shell_command": "command", "exec_command": "cmd"} {
+	for tool, argument := range map[string]string{
+		"Bash":              "command",
+		"run_shell_command": "command",
+		"exec_command":      "cmd",
+	} {
 		first = append(first, &modeltest.Story{When: modeltest.When{User: "fix", Tool: tool}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool(tool, map[string]any{argument: mend, "description": "mend and test"})), modeltest.Text("The test passes."),
+			modeltest.Calls(modeltest.Tool(tool,
+				map[string]any{argument: mend, "description": "mend and test"})), modeltest.Text("The test passes."),
 		}})
 	}
 	s.Stories = append(first, s.Stories...)
@@ -155,7 +162,8 @@ func TestImage(t *testing.T) {
 		to := hostOf(t, n.Base)
 		doors[i].to.Store(&to)
 	}
-	f.Leader(t).Sure(t, http.MethodPut, "/api/v1/operator/config", map[string]any{"llm": map[string]any{"hosts": []string{"localhost"}}}, nil)
+	f.Leader(t).Sure(t, http.MethodPut, "/api/v1/operator/config",
+		map[string]any{"llm": map[string]any{"hosts": []string{"localhost"}}}, nil)
 	w := &work{t: t, f: f, model: modeltest.New(t, imageScript())}
 	w.Client = testcluster.Client{Base: f.Followers(t)[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}
 	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{

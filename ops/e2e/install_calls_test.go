@@ -79,7 +79,11 @@ func (w *site) calledNothingElse(t *testing.T) {
 		if before != 0 {
 			t.Errorf("%s calls what nobody configured: %d packets\n%s", name, before, where)
 		}
-		for _, probe := range []string{"timeout 2 getent ahosts home.example.org", "curl -s -m 1 http://203.0.113.9/", "curl -s -m 1 http://" + w.inside + "20:8500/"} {
+		for _, probe := range []string{
+			"timeout 2 getent ahosts home.example.org",
+			"curl -s -m 1 http://203.0.113.9/",
+			"curl -s -m 1 http://" + w.inside + "20:8500/",
+		} {
 			_ = h.command(t.Context(), "sh", "-c", probe).Run() // nobody answers
 			after, _ := h.calls(t)
 			if after <= before {

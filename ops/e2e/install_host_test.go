@@ -72,13 +72,31 @@ func (w *site) newHost(t *testing.T, name, space, archive string) *host {
 		api = w.outside + "10"
 	}
 	names := "127.0.0.1 localhost\n" + api + " bivouac.example.org\n"
-	for _, m := range [][2]string{{"node-1", "11"}, {"node-2", "12"}, {"node-3", "13"}, {"ops-1", "10"}, {"client-1", "20"}} {
+	for _, m := range [][2]string{
+		{"node-1", "11"},
+		{"node-2", "12"},
+		{"node-3", "13"},
+		{"ops-1", "10"},
+		{"client-1", "20"},
+	} {
 		names += w.inside + m[1] + " " + m[0] + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(h.dir, "hosts"), []byte(names), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", machineScript, "sh", name, h.dir}
+	args := []string{
+		"unshare",
+		"--mount",
+		"--uts",
+		"--propagation",
+		"private",
+		"sh",
+		"-c",
+		machineScript,
+		"sh",
+		name,
+		h.dir,
+	}
 	if space != "" {
 		args = append([]string{"ip", "netns", "exec", w.space(space)}, args...)
 	}
@@ -190,26 +208,27 @@ func (h *host) serve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		raw, err := io.ReadAll(r.Body)
-		args := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
-		out := ""
-		if err == nil {
-			switch args[0] {
-			case "systemctl":
-				err = h.systemctl(r.Context(), args[1:])
-			case "ssh":
-				out, err = h.ssh(r.Context(), args[1], args[2:])
-			case "scp":
-				err = h.scp(args[1:])
+	server := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			raw, err := io.ReadAll(r.Body)
+			args := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+			out := ""
+			if err == nil {
+				switch args[0] {
+				case "systemctl":
+					err = h.systemctl(r.Context(), args[1:])
+				case "ssh":
+					out, err = h.ssh(r.Context(), args[1], args[2:])
+				case "scp":
+					err = h.scp(args[1:])
+				}
 			}
-		}
-		if err != nil {
-			w.WriteHeader(http.StatusInternalServerError)
-			out += err.Error() + "\n"
-		}
-		_, _ = io.WriteString(w, out)
-	})}
+			if err != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+				out += err.Error() + "\n"
+			}
+			_, _ = io.WriteString(w, out)
+		})}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 }
@@ -338,7 +357,8 @@ func (h *host) start(ctx context.Context, name string, block bool) error {
 		_ = old.Wait()
 	}
 	if u.state != "" {
-		if out, err := h.command(ctx, "install", "-d", "-o", u.user, "-m", "0700", "/var/lib/"+u.state).CombinedOutput(); err != nil {
+		if out, err := h.command(ctx, "install", "-d", "-o", u.user, "-m", "0700",
+			"/var/lib/"+u.state).CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 	}
@@ -368,7 +388,11 @@ func (h *host) start(ctx context.Context, name string, block bool) error {
 		return err
 	}
 	defer log.Close()
-	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: filepath.Join(h.dir, "run", name+"-notify-"+strconv.FormatInt(time.Now().UnixNano(), 36))})
+	socket, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{
+			Net:  "unixgram",
+			Name: filepath.Join(h.dir, "run", name+"-notify-"+strconv.FormatInt(time.Now().UnixNano(), 36)),
+		})
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ func (w *site) startVault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.begin(t, "vault", tool, "server", "-dev", "-dev-no-store-token", "-dev-root-token-id="+rootToken, "-dev-listen-address="+w.inside+"20:8200")
+	w.begin(t, "vault", tool, "server", "-dev", "-dev-no-store-token", "-dev-root-token-id="+rootToken,
+		"-dev-listen-address="+w.inside+"20:8200")
 	w.answers(t, "http://"+w.inside+"20:8200/v1/sys/health")
 }
 
@@ -70,7 +71,8 @@ acl {
 	}
 	testcluster.Eventually(t, "Nomad's first token", func() error {
 		body := strings.NewReader(`{"BootstrapSecret":"` + managementToken + `"}`)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+w.inside+"20:4646/v1/acl/bootstrap", body)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+w.inside+"20:4646/v1/acl/bootstrap",
+			body)
 		if err != nil {
 			return err
 		}

@@ -133,7 +133,8 @@ func (w *site) follow(t *testing.T, name string, s pageStep) {
 	}
 	begun := time.Now()
 	// Variables stay for the next block, as in the operator's shell; umask and folder do not.
-	script := "set -aeuo pipefail\ncd ~\n[ ! -f /run/walk.env ] || . /run/walk.env\n" + w.here(s.script) + "\ncd ~; set +e; export -p > /run/walk.env\n"
+	script := "set -aeuo pipefail\ncd ~\n[ ! -f " +
+		"/run/walk.env ] || . /run/walk.env\n" + w.here(s.script) + "\ncd ~; set +e; export -p > /run/walk.env\n"
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	out, err := h.command(ctx, "bash", "-c", script).CombinedOutput()
@@ -179,7 +180,15 @@ func newSite(t *testing.T) *site {
 	w.network(t)
 	archive := w.archive(t)
 	for _, h := range []struct{ name, space, number string }{
-		{"node-1", "n1", "11"}, {"node-2", "n2", "12"}, {"node-3", "n3", "13"}, {"ops-1", "ops", "10"}, {"outside", "out", "99"}, {"client-1", "", "20"},
+		{
+			"node-1",
+			"n1",
+			"11",
+		}, {
+			"node-2",
+			"n2",
+			"12",
+		}, {"node-3", "n3", "13"}, {"ops-1", "ops", "10"}, {"outside", "out", "99"}, {"client-1", "", "20"},
 	} {
 		made := w.newHost(t, h.name, h.space, archive)
 		w.mu.Lock()
@@ -289,7 +298,12 @@ func (w *site) archive(t *testing.T) string {
 			if !strings.HasPrefix(to, "usr/bin/") {
 				raw = bytes.ReplaceAll(raw, []byte("10.0.0."), []byte(w.inside))
 			}
-			err = pack.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "bivouac-0.0.0-linux-amd64/" + to, Mode: mode, Size: int64(len(raw))})
+			err = pack.WriteHeader(&tar.Header{
+				Typeflag: tar.TypeReg,
+				Name:     "bivouac-0.0.0-linux-amd64/" + to,
+				Mode:     mode,
+				Size:     int64(len(raw)),
+			})
 		}
 		if err == nil {
 			_, err = pack.Write(raw)

@@ -71,7 +71,12 @@ func TestKilledLeader(t *testing.T) {
 		d.spec = "docker"
 		f.SetDefault(t, "docker")
 		for _, p := range killPoints() {
-			if long() || slices.Contains([]string{"after register job", "after stop job", "after revert job", "after deregister job"}, p.label) {
+			if long() || slices.Contains([]string{
+				"after register job",
+				"after stop job",
+				"after revert job",
+				"after deregister job",
+			}, p.label) {
 				d.point(t, w, p)
 			}
 		}

@@ -49,7 +49,11 @@ func TestLaggingNode(t *testing.T) {
 	}
 	chaos.Need(t, testcluster.Need)
 	net := chaos.NewNetwork(t, 3, 1)
-	l := &lagging{Cluster: testcluster.Start(t, testcluster.Options{Net: net, Raft: slowTimers}), net: net, tally: map[string]map[string]int{}}
+	l := &lagging{
+		Cluster: testcluster.Start(t, testcluster.Options{Net: net, Raft: slowTimers}),
+		net:     net,
+		tally:   map[string]map[string]int{},
+	}
 	for _, c := range []struct {
 		name string
 		hold func(t *testing.T, node *testcluster.Node) (resume func())
@@ -123,19 +127,38 @@ func (l *lagging) round(t *testing.T, hold func(*testing.T, *testcluster.Node) f
 	inside := testcluster.Client{Base: behind.Base, Key: sb.Inside().Key}
 	secrets := "/api/v1/sandboxes/" + sb.ID + "/settings/secrets"
 	testcluster.Eventually(t, "both keys are good", func() error {
-		return errors.Join(user.Do(http.MethodPost, "/api/settings", map[string]any{"language": "en"}, nil), inside.Get(secrets, nil))
+		return errors.Join(user.Do(http.MethodPost, "/api/settings", map[string]any{"language": "en"}, nil),
+			inside.Get(secrets, nil))
 	})
 	resume := hold(t, behind)
 	elsewhere.Sure(t, http.MethodDelete, fmt.Sprintf("/api/v1/operator/keys/%d", key.ID), nil, nil)
 	elsewhere.Change(t, sb.ID, "delete")
 	resume()
 	l.all(t, []ask{
-		{what: "a write", method: http.MethodPost, path: "/api/settings", body: map[string]any{"language": "fr"}, client: user},
+		{
+			what:   "a write",
+			method: http.MethodPost,
+			path:   "/api/settings",
+			body:   map[string]any{"language": "fr"},
+			client: user,
+		},
 		{what: "a start", method: http.MethodPost, path: "/api/v1/sandboxes", client: user},
-		{what: "a conversation", method: http.MethodPost, path: "/api/v1/app-conversations", body: map[string]any{}, client: user},
+		{
+			what:   "a conversation",
+			method: http.MethodPost,
+			path:   "/api/v1/app-conversations",
+			body:   map[string]any{},
+			client: user,
+		},
 		{what: "a read", method: http.MethodGet, path: "/api/settings", client: user},
 		{what: "a search", method: http.MethodGet, path: "/api/v1/sandboxes/search", client: user},
-		{what: "a stale read", method: http.MethodGet, path: "/api/settings", header: []string{"X-Bivouac-Consistency", "stale"}, client: user},
+		{
+			what:   "a stale read",
+			method: http.MethodGet,
+			path:   "/api/settings",
+			header: []string{"X-Bivouac-Consistency", "stale"},
+			client: user,
+		},
 		{what: "a deleted sandbox's secrets", method: http.MethodGet, path: secrets, client: inside},
 	})
 	if during {
@@ -175,7 +198,15 @@ func (l *lagging) all(t *testing.T, asks []ask) {
 // said describes the responses.
 func (l *lagging) said() string {
 	var list []string
-	for _, what := range []string{"a write", "a start", "a conversation", "a read", "a search", "a deleted sandbox's secrets", "a stale read"} {
+	for _, what := range []string{
+		"a write",
+		"a start",
+		"a conversation",
+		"a read",
+		"a search",
+		"a deleted sandbox's secrets",
+		"a stale read",
+	} {
 		list = append(list, fmt.Sprintf("%s %v", what, l.tally[what]))
 	}
 	return strings.Join(list, "; ")

@@ -92,7 +92,8 @@ func TestLeaderless(t *testing.T) {
 func (d *rollingDrill) open(ctx context.Context) (*websocket.Conn, *http.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return websocket.Dial(ctx, d.balancer.Address+d.conversation, &websocket.DialOptions{HTTPHeader: http.Header{"X-Session-API-Key": {d.Nodes[0].Key}}})
+	return websocket.Dial(ctx, d.balancer.Address+d.conversation,
+		&websocket.DialOptions{HTTPHeader: http.Header{"X-Session-API-Key": {d.Nodes[0].Key}}})
 }
 
 func signalAll(t *testing.T, nodes []*testcluster.Node, s syscall.Signal) {
@@ -109,7 +110,8 @@ func refusedInJSON(res *http.Response) error {
 	switch {
 	case res == nil:
 		return errors.New("no response")
-	case res.StatusCode != http.StatusServiceUnavailable || !strings.HasPrefix(res.Header.Get("Content-Type"), "application/json"):
+	case res.StatusCode != http.StatusServiceUnavailable ||
+		!strings.HasPrefix(res.Header.Get("Content-Type"), "application/json"):
 		return fmt.Errorf("%s, %s", res.Status, res.Header.Get("Content-Type"))
 	}
 	return nil

@@ -133,7 +133,13 @@ func (d *limitDrill) empty(t *testing.T, b *burst) {
 // everyLimit gives a user each of the limits and starts sandboxes against all of them at once.
 func (d *limitDrill) everyLimit(t *testing.T) {
 	const limit = 6
-	limits := map[string]int{fsm.LimitRunning: limit, fsm.LimitTotal: limit, fsm.LimitStarts: limit, fsm.LimitCPU: 10 * limit, fsm.LimitMemory: 10 * limit}
+	limits := map[string]int{
+		fsm.LimitRunning: limit,
+		fsm.LimitTotal:   limit,
+		fsm.LimitStarts:  limit,
+		fsm.LimitCPU:     10 * limit,
+		fsm.LimitMemory:  10 * limit,
+	}
 	bursts := map[string]*burst{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -295,7 +301,8 @@ func (b *burst) want(t *testing.T, accepted int, limit string) {
 
 // String describes the results.
 func (b *burst) String() string {
-	return fmt.Sprintf("%d starts in %s: %d accepted, refused %v", b.answered(), b.took.Round(time.Millisecond), len(b.accepted), b.refused)
+	return fmt.Sprintf("%d starts in %s: %d accepted, refused %v", b.answered(), b.took.Round(time.Millisecond),
+		len(b.accepted), b.refused)
 }
 
 // mostJobs returns the largest number of sandboxes' jobs that existed at one time.

@@ -62,7 +62,12 @@ func TestLinearizable(t *testing.T) {
 	d := linearDuration(t, 30*time.Second, 10*time.Minute)
 	clusters := []linearOptions{{logStore: "boltdb", nodes: 3}}
 	if long() || os.Getenv(envLinear) != "" {
-		clusters = []linearOptions{{logStore: "wal", nodes: 3}, {logStore: "boltdb", nodes: 5}, {logStore: "wal", nodes: 5}, {logStore: "boltdb", nodes: 3}}
+		clusters = []linearOptions{
+			{logStore: "wal", nodes: 3},
+			{logStore: "boltdb", nodes: 5},
+			{logStore: "wal", nodes: 5},
+			{logStore: "boltdb", nodes: 3},
+		}
 		d /= 2 // two clusters share the duration
 	}
 	if name := os.Getenv(envCluster); name != "" {
@@ -176,7 +181,8 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	net := chaos.NewNetwork(t, o.nodes, seed)
 	f := testcluster.Start(t, testcluster.Options{
 		Nodes: o.nodes, Net: net, Overlay: overlay,
-		Raft: fmt.Sprintf("log_store = %q\nsnapshot_threshold = 32\nsnapshot_interval = \"1s\"\ntrailing_logs = 8", o.logStore),
+		Raft: fmt.Sprintf("log_store = %q\nsnapshot_threshold = 32\nsnapshot_interval = \"1s\"\ntrailing_logs = 8",
+			o.logStore),
 	})
 	n := chaos.New(t, f, net, chaos.NewSchedule(seed, o.kinds...), say)
 	work := workload.NewRecorded(endpoints(f, n), f.Nodes[0].Key, seed)
@@ -221,9 +227,12 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	say("requests:\n%s", work.Summary())
 	say("nemesis: %v", figures)
 	gap, at := work.Gap()
-	say("longest time without an acknowledged write: %s, from %s on", gap.Round(time.Millisecond), at.Round(time.Millisecond))
-	say("linearizability: %d requests about %d objects checked in %s; %d stale reads, %d of them behind; a restarted node fell back by at most %d entries",
-		v.history.Ops, v.history.Objects, judged.Round(time.Millisecond), v.history.StaleReads, v.history.Behind, v.history.Backwards)
+	say("longest time without an acknowledged write: %s, from %s on", gap.Round(time.Millisecond),
+		at.Round(time.Millisecond))
+	say("linearizability: %d requests about %d objects checked in %s; %d stale reads, %d of them behind; "+
+		"a restarted node fell back by at most %d entries",
+		v.history.Ops, v.history.Objects, judged.Round(time.Millisecond), v.history.StaleReads, v.history.Behind,
+		v.history.Backwards)
 	say("exactly once: %d POSTs answered %d times: %v", v.once.Requests, v.once.Answers, v.once.Counts)
 	if recovered == nil {
 		index, sum, err := f.OneState(t.Context())
@@ -237,7 +246,8 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	if len(v.wrong) > 0 {
 		verdict = fmt.Sprintf("%d FINDINGS, kept in %s", len(v.wrong), keep)
 	}
-	say("verdict: %s (%s of nemesis, %d nodes, %s, seed %d; %s in all)", verdict, lasted, o.nodes, o.logStore, seed, time.Since(begin).Round(time.Second))
+	say("verdict: %s (%s of nemesis, %d nodes, %s, seed %d; %s in all)", verdict, lasted, o.nodes, o.logStore, seed,
+		time.Since(begin).Round(time.Second))
 	return v
 }
 
@@ -269,7 +279,8 @@ func keepEvidence(t *testing.T, keep string, f *testcluster.Cluster, ops []linch
 			t.Log(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(keep, "findings.txt"), []byte(strings.Join(wrong, "\n")+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(keep, "findings.txt"), []byte(strings.Join(wrong, "\n")+"\n"),
+		0o600); err != nil {
 		t.Log(err)
 	}
 }

@@ -76,7 +76,13 @@ func TestLoad(t *testing.T) {
 		t.Errorf("VERDICT: %d requests failed on a healthy cluster", failed)
 		return
 	}
-	t.Logf("VERDICT: as it should be: %d requests, nothing lost, %d elections, states equal %d times, memory and goroutines flat", r.Requests, r.Elections, r.Compared)
+	t.Logf(
+		"VERDICT: as it should be: %d requests, nothing lost, %d elections, states equal %d times, "+
+			"memory and goroutines flat",
+		r.Requests,
+		r.Elections,
+		r.Compared,
+	)
 }
 
 // keepLog copies a node's log to a permanent folder.

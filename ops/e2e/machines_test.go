@@ -83,11 +83,15 @@ func TestMachines(t *testing.T) {
 	}
 	store := t.TempDir()
 	f := testcluster.Start(t, testcluster.Options{
-		Backend: fmt.Sprintf("lost_after = %q", lostAfter), Config: fmt.Sprintf("workspaces {\n  backup   = \"file://%s\"\n  interval = \"10s\"\n}\n", store),
+		Backend: fmt.Sprintf("lost_after = %q",
+			lostAfter), Config: fmt.Sprintf("workspaces {\n  backup   = \"file://%s\"\n  interval = \"10s\"\n}\n", store),
 	})
 	first, err := f.Nomad.NodeID(t.Context())
 	second := f.SecondMachine(t)
-	m := &machines{lost: &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second}, store: store}
+	m := &machines{
+		lost:  &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second},
+		store: store,
+	}
 	m.must(t, err)
 	m.id, err = second.NodeID(t.Context())
 	m.must(t, err)
@@ -98,7 +102,8 @@ func TestMachines(t *testing.T) {
 		m.node.Change(t, id, "pause")
 		m.node.AwaitSandbox(t, id, "PAUSED")
 	}
-	if out, err := m.operate(t, "drain", m.id, "--yes"); err == nil || !strings.Contains(out+err.Error(), "no other client that takes jobs") {
+	if out, err := m.operate(t, "drain", m.id, "--yes"); err == nil ||
+		!strings.Contains(out+err.Error(), "no other client that takes jobs") {
 		t.Errorf("a drain without another client: %s %v", out, err)
 	}
 	f.Eligible(t, first, true)
@@ -173,7 +178,8 @@ func (m *machines) change(t *testing.T, id string) {
 // drained drains the only machine that is left after a third has come, and kills the leader
 // meanwhile. One sandbox runs there, and one is paused.
 func (m *machines) drained(t *testing.T, first, running, paused string) {
-	third, err := local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(m.Dir, "machine3"), Vault: m.Vault, Join: m.Nomad})
+	third, err := local.StartNomad(t.Context(),
+		local.NomadOptions{Dir: filepath.Join(m.Dir, "machine3"), Vault: m.Vault, Join: m.Nomad})
 	m.must(t, err)
 	t.Cleanup(func() { m.must(t, third.Close()) })
 	to, err := third.NodeID(t.Context())

@@ -44,7 +44,8 @@ func TestWork_StaysAtItsServer(t *testing.T) {
 		t.Fatalf("%d requests at its server, %d at the other", own, others)
 	}
 	w.isCalled("Mend the greeting") // the last request of the first answer
-	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{"llm_api_key": otherModelKey, "llm_base_url": other.BaseURL()}, nil)
+	w.Sure(t, http.MethodPost, "/api/settings",
+		map[string]any{"llm_api_key": otherModelKey, "llm_base_url": other.BaseURL()}, nil)
 	if own, others := asks("the second confidential question"); own == 0 || others > 0 {
 		t.Errorf("with other settings %d requests at its server, %d at the other", own, others)
 	}
@@ -62,7 +63,8 @@ func TestWork_StaysAtItsServer(t *testing.T) {
 			}
 		}
 	}
-	if all := other.Requests(); len(all) == 0 || !strings.Contains(string(all[len(all)-1].Body), "the first confidential question") {
+	if all := other.Requests(); len(all) == 0 || !strings.Contains(string(all[len(all)-1].Body),
+		"the first confidential question") {
 		t.Error("the history did not go along")
 	}
 	w.keepsNoKey(otherModelKey)

@@ -50,7 +50,8 @@ func (m modelAsker) send(node *testcluster.Node, path string, body any, header, 
 func (m modelAsker) token(node *testcluster.Node) string {
 	m.t.Helper()
 	var out struct{ Token string }
-	if err := json.NewDecoder(m.send(node, "/llm/token", map[string]string{"conversation_id": m.conversation}, "X-Session-API-Key", m.key).Body).Decode(&out); err != nil {
+	if err := json.NewDecoder(m.send(node, "/llm/token", map[string]string{"conversation_id": m.conversation},
+		"X-Session-API-Key", m.key).Body).Decode(&out); err != nil {
 		m.t.Fatal(err)
 	}
 	return out.Token
@@ -59,7 +60,12 @@ func (m modelAsker) token(node *testcluster.Node) string {
 // stream begins a streamed answer.
 func (m modelAsker) stream(node *testcluster.Node, token string) *modelStream {
 	m.t.Helper()
-	res := m.send(node, "/llm/v1/chat/completions", map[string]any{"model": "scripted", "stream": true, "messages": []any{map[string]string{"role": "user", "content": "go on"}}}, "Authorization", "Bearer "+token)
+	res := m.send(node, "/llm/v1/chat/completions",
+		map[string]any{
+			"model":    "scripted",
+			"stream":   true,
+			"messages": []any{map[string]string{"role": "user", "content": "go on"}},
+		}, "Authorization", "Bearer "+token)
 	return &modelStream{lines: bufio.NewScanner(res.Body)}
 }
 
@@ -106,15 +112,21 @@ func (s *modelStream) rest(t *testing.T, what string) {
 func TestModelStream(t *testing.T) {
 	f := testcluster.Start(t, testcluster.Options{})
 	model := modeltest.New(t, &modeltest.Script{Key: workModelKey, Stories: modeltest.Turns(modeltest.Answer{
-		Text: streamText(), Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 25}, Usage: &modeltest.Usage{Prompt: 100, Completion: 200},
+		Text: streamText(), Fault: &modeltest.Fault{
+			Kind:    modeltest.SlowChunks,
+			DelayMS: 25,
+		}, Usage: &modeltest.Usage{Prompt: 100, Completion: 200},
 	}).Stories})
 	operator := f.Leader(t)
 	operator.Sure(t, http.MethodPut, "/api/v1/operator/config", map[string]any{"llm": map[string]any{
-		"hosts": []string{"127.0.0.1"}, "prices": []any{map[string]any{"model": "*", "input": 1, "output": 10}}, "budgets": map[string]any{"per_user_day": 100},
+		"hosts": []string{"127.0.0.1"}, "prices": []any{
+			map[string]any{"model": "*", "input": 1, "output": 10},
+		}, "budgets": map[string]any{"per_user_day": 100},
 	}}, nil)
 	node := f.Followers(t)[0]
 	user := testcluster.Client{Base: node.Base, Key: f.Nodes[0].NewKey(t, "ada")}
-	user.Sure(t, http.MethodPost, "/api/settings", map[string]any{"llm_model": "openai/scripted", "llm_api_key": workModelKey, "llm_base_url": model.BaseURL()}, nil)
+	user.Sure(t, http.MethodPost, "/api/settings",
+		map[string]any{"llm_model": "openai/scripted", "llm_api_key": workModelKey, "llm_base_url": model.BaseURL()}, nil)
 	var task testcluster.StartTask
 	user.Sure(t, http.MethodPost, "/api/v1/app-conversations", map[string]any{}, &task)
 	task = user.AwaitTask(t, task.ID)

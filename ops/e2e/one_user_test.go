@@ -58,7 +58,8 @@ func TestOneUserTakesNoLeadership(t *testing.T) {
 func oneUserDrill(t *testing.T, a userAttack, length time.Duration, bound float64) {
 	f := testcluster.Start(t, testcluster.Options{
 		Bare: true, LogLevel: "warn", Raft: fmt.Sprintf("trailing_bytes = %d", drillLogBytes),
-		Config: fmt.Sprintf("limits {\n  rate_per_second = 0\n  user {\n    %s    state_bytes = %d\n  }\n}\n", nodeconfig.NoLimits, drillStateBytes),
+		Config: fmt.Sprintf("limits {\n  rate_per_second = 0\n  user {\n    %s    state_bytes = %d\n  }\n}\n",
+			nodeconfig.NoLimits, drillStateBytes),
 	})
 	d := &oneUser{Cluster: f}
 	victim := d.prepare(t, &a)
@@ -106,7 +107,10 @@ type oneUser struct{ *testcluster.Cluster }
 func (d *oneUser) prepare(t *testing.T, a *userAttack) (victim string) {
 	op := d.Nodes[0].Client
 	spec := map[string]any{"specs": []any{map[string]any{"id": "raw", "template": map[string]any{
-		"driver": "raw_exec", "command": "/bin/true", "working_dir": "project", "cpu": 1, "memory": 16, "isolation": "none", "ports": map[string]int{"AGENT_SERVER": 0},
+		"driver": "raw_exec", "command": "/bin/true", "working_dir": "project", "cpu": 1, "memory": 16, "isolation": "none",
+		"ports": map[string]int{
+			"AGENT_SERVER": 0,
+		},
 	}}}}
 	op.Sure(t, http.MethodPost, "/api/v1/operator/specs", spec, nil)
 	a.Key, victim = op.NewKey(t, "mallory"), op.NewKey(t, "alice")
@@ -115,7 +119,8 @@ func (d *oneUser) prepare(t *testing.T, a *userAttack) (victim string) {
 	}
 	// A cluster that has just started raises its protocol version within seconds.
 	testcluster.Eventually(t, "an unknown sandbox is refused", func() error {
-		a, err := testcluster.Client{Base: op.Base, Key: victim}.Try(http.MethodPost, conversationsOf, map[string]string{"sandbox_id": "none"})
+		a, err := testcluster.Client{Base: op.Base, Key: victim}.Try(http.MethodPost, conversationsOf,
+			map[string]string{"sandbox_id": "none"})
 		if err == nil && a.Status != http.StatusNotFound {
 			err = fmt.Errorf("it answers %d", a.Status)
 		}
@@ -124,7 +129,8 @@ func (d *oneUser) prepare(t *testing.T, a *userAttack) (victim string) {
 	u := attacker{message: strings.Repeat("x", 1_000_000)}
 	testcluster.Eventually(t, "the user has filled what it may keep", func() error {
 		var task struct{ ID string }
-		res, err := testcluster.Client{Base: op.Base, Key: a.Key}.Try(http.MethodPost, conversationsOf, u.request(nil, len(u.message)))
+		res, err := testcluster.Client{Base: op.Base, Key: a.Key}.Try(http.MethodPost, conversationsOf,
+			u.request(nil, len(u.message)))
 		if err == nil && res.Status == http.StatusTooManyRequests {
 			return nil
 		}
@@ -207,7 +213,8 @@ func (d *oneUser) table(most []int64, before, during durations, ratio, changes f
 		name string
 		took durations
 	}{{"before", before}, {"during", during}} {
-		fmt.Fprintf(&b, "| the other user %s: requests, p50, p99 | %d, %s, %s |\n", row.name, len(row.took), row.took.p50(), row.took.p99())
+		fmt.Fprintf(&b, "| the other user %s: requests, p50, p99 | %d, %s, %s |\n", row.name, len(row.took), row.took.p50(),
+			row.took.p99())
 	}
 	fmt.Fprintf(&b, "| ratio of the p99 | %.1f |\n| changes of the leader | %.0f |\n", ratio, changes)
 	for _, what := range slices.Sorted(maps.Keys(r.Answers)) {

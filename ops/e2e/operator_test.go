@@ -137,7 +137,8 @@ func (o *operators) clear(t *testing.T) {
 		_, deleteErr := o.node.Try(http.MethodDelete, "/api/v1/sandboxes/"+sb.ID, nil)
 		err = errors.Join(err, deleteErr)
 	}
-	if err = errors.Join(err, testcluster.Await(testcluster.Patience, func() error { return o.Audit(testcluster.Expected{}) })); err != nil {
+	if err = errors.Join(err,
+		testcluster.Await(testcluster.Patience, func() error { return o.Audit(testcluster.Expected{}) })); err != nil {
 		t.Logf("clearing up: %v", err)
 	}
 }
@@ -246,7 +247,8 @@ func (o *operators) clientDrained(t *testing.T) {
 		t.Fatalf("the clients are %v: %v", clients, err)
 	}
 	drain := "node/" + clients[0].ID + "/drain"
-	o.nomadDo(t, http.MethodPut, drain, map[string]any{"DrainSpec": map[string]any{"Deadline": 1, "IgnoreSystemJobs": true}})
+	o.nomadDo(t, http.MethodPut, drain,
+		map[string]any{"DrainSpec": map[string]any{"Deadline": 1, "IgnoreSystemJobs": true}})
 	undrain := func() { o.nomadDo(t, http.MethodPut, drain, map[string]any{"DrainSpec": nil, "MarkEligible": true}) }
 	reason := func(t *testing.T) { o.says(t, id, "takes no jobs (it is ineligible)", "PAUSED") }
 	if !t.Run("Reason", reason) {
@@ -263,7 +265,8 @@ func (o *operators) says(t *testing.T, id, words string, states ...string) {
 	t.Helper()
 	testcluster.Eventually(t, fmt.Sprintf("sandbox %s says %q", id, words), func() error {
 		sb, err := o.node.Sandbox(id)
-		if err == nil && (!slices.Contains(states, sb.Status) || !strings.Contains(strings.ToLower(sb.Detail()), strings.ToLower(words))) {
+		if err == nil && (!slices.Contains(states, sb.Status) ||
+			!strings.Contains(strings.ToLower(sb.Detail()), strings.ToLower(words))) {
 			err = fmt.Errorf("it is %s (%s)", sb.Status, sb.Detail())
 		}
 		return err
@@ -354,7 +357,11 @@ func (o *operators) nomadWiped(t *testing.T) {
 }
 
 func (o *operators) failures(t *testing.T) {
-	for spec, words := range map[string]string{"huge": "no Nomad client has room", "crash": "exit code", "deaf": "agent server"} {
+	for spec, words := range map[string]string{
+		"huge":  "no Nomad client has room",
+		"crash": "exit code",
+		"deaf":  "agent server",
+	} {
 		id := o.node.StartSandbox(t, spec)
 		o.says(t, id, words, "ERROR")
 		o.node.Change(t, id, "resume")

@@ -151,9 +151,11 @@ func TestPages_AnotherUsersSandbox(t *testing.T) {
 	browser := startChromium(t)
 	dev, _, info := startedDev(t)
 	api := testcluster.Client{Base: info.Nodes[0].HTTP, Key: info.APIKey}
-	api.Sure(t, "POST", "/api/v1/operator/specs", map[string]any{"replace": true, "specs": []any{map[string]any{"id": "page", "template": map[string]any{
-		"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project", "cpu": 100, "memory": 64,
-		"ports": map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}}}}}, nil)
+	api.Sure(t, "POST", "/api/v1/operator/specs", map[string]any{"replace": true,
+		"specs": []any{map[string]any{"id": "page", "template": map[string]any{
+			"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project", "cpu": 100,
+			"memory": 64,
+			"ports":  map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}}}}}, nil)
 	a, b := pageSandboxOf(t, api, "ann", pageSecret), pageSandboxOf(t, api, "bob", "SECRET-B")
 
 	modes := []string{"path", "host"}
@@ -171,7 +173,10 @@ func TestPages_AnotherUsersSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%s: the first page has %s", mode, strings.Join(planted, ", "))
-		want := map[string]string{"path": "fetch, WebSocket", "host": "localStorage, cookie, cache, service worker, fetch, WebSocket"}
+		want := map[string]string{
+			"path": "fetch, WebSocket",
+			"host": "localStorage, cookie, cache, service worker, fetch, WebSocket",
+		}
 		if got := strings.Join(planted, ", "); got != want[mode] {
 			t.Errorf("%s: the first page can use %s, want %s", mode, got, want[mode])
 		}

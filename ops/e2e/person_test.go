@@ -32,7 +32,12 @@ type person struct {
 // newPerson issues a key, stores a secret and starts a sandbox.
 func newPerson(t *testing.T, f *testcluster.Cluster, name string) *person {
 	t.Helper()
-	p := &person{drill: t, f: f, name: name, Client: testcluster.Client{Base: f.Nodes[0].Base, Key: f.Nodes[0].NewKey(t, name)}}
+	p := &person{
+		drill:  t,
+		f:      f,
+		name:   name,
+		Client: testcluster.Client{Base: f.Nodes[0].Base, Key: f.Nodes[0].NewKey(t, name)},
+	}
 	p.Sure(t, http.MethodPost, "/api/settings", map[string]any{"llm_api_key": "sk-" + name}, nil)
 	p.id = p.StartSandbox(t, "pages")
 	p.open(t)
@@ -120,23 +125,24 @@ func servePage(t, drill *testing.T, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/events" {
-			fmt.Fprint(w, "a page")
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		for tick := time.NewTicker(100 * time.Millisecond); ; {
-			if _, err := fmt.Fprint(w, "data: on\n\n"); err != nil || http.NewResponseController(w).Flush() != nil {
+	srv := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/events" {
+				fmt.Fprint(w, "a page")
 				return
 			}
-			select {
-			case <-tick.C:
-			case <-r.Context().Done():
-				return
+			w.Header().Set("Content-Type", "text/event-stream")
+			for tick := time.NewTicker(100 * time.Millisecond); ; {
+				if _, err := fmt.Fprint(w, "data: on\n\n"); err != nil || http.NewResponseController(w).Flush() != nil {
+					return
+				}
+				select {
+				case <-tick.C:
+				case <-r.Context().Done():
+					return
+				}
 			}
-		}
-	})}
+		})}
 	go func() { _ = srv.Serve(l) }() // it ends with Close
 	drill.Cleanup(func() { _ = srv.Close() })
 }
@@ -193,7 +199,12 @@ func (p *person) ways() map[string]func(*testcluster.Node) (int, error) {
 
 // everyWay waits until the status of every way in through every node is what fine accepts, and
 // returns how long that took.
-func (p *person) everyWay(t *testing.T, what string, ways map[string]func(*testcluster.Node) (int, error), fine func(int) bool) time.Duration {
+func (p *person) everyWay(
+	t *testing.T,
+	what string,
+	ways map[string]func(*testcluster.Node) (int, error),
+	fine func(int) bool,
+) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	for name, ask := range ways {
@@ -236,10 +247,14 @@ func (p *person) stream(t *testing.T, n *testcluster.Node) streams {
 			done <- time.Now()
 		}()
 	}
-	for what, key := range map[string]string{"a WebSocket by the user's key": p.Key, "a WebSocket by the sandbox's key": p.key} {
+	for what, key := range map[string]string{
+		"a WebSocket by the user's key":    p.Key,
+		"a WebSocket by the sandbox's key": p.key,
+	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		t.Cleanup(cancel)
-		conn, _, err := websocket.Dial(ctx, strings.Replace(n.Base, "http", "ws", 1)+p.at("/sockets/events/"+p.conversation), &websocket.DialOptions{
+		conn, _, err := websocket.Dial(ctx, strings.Replace(n.Base, "http", "ws",
+			1)+p.at("/sockets/events/"+p.conversation), &websocket.DialOptions{
 			HTTPHeader: http.Header{"X-Session-API-Key": {key}},
 		})
 		if err != nil {

@@ -87,7 +87,8 @@ func TestWarmPool_KilledLeader(t *testing.T) {
 	setPool(t, f.Nodes[0].Client, d.spec, size)
 	warm := 0
 	for _, label := range []string{
-		"before bind", "after bind", "before mark workspace", "after mark workspace", "before observe RUNNING", "after observe RUNNING",
+		"before bind", "after bind", "before mark workspace", "after mark workspace", "before observe RUNNING",
+		"after observe RUNNING",
 		"before write init key", "before pool add",
 	} {
 		ok := t.Run(strings.ReplaceAll(label, " ", "_"), func(t *testing.T) {

@@ -48,7 +48,8 @@ func TestReadme_Session(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the README's session failed: %v\n%s\nbivouac dev said:\n%s", err, out, dev.output())
 	}
-	for _, want := range []string{`"llm_api_key_set":true`, `"status":"PAUSED"`, `"status":"READY"`, `"stdout":"hello from `, `{"success":true}`,
+	for _, want := range []string{`"llm_api_key_set":true`, `"status":"PAUSED"`, `"status":"READY"`,
+		`"stdout":"hello from `, `{"success":true}`,
 		`"execution_status":"finished"`, `"text":"passed"`, `greet.sh says hello, and its test passes.`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the session's output lacks %s:\n%s", want, out)

@@ -56,7 +56,10 @@ func TestRecovery(t *testing.T) {
 		fault func(t *testing.T, leader int) (undo func())
 	}{
 		{"the leader cut off", func(_ *testing.T, leader int) func() { return r.apart([]int{leader}) }},
-		{"the leader and another cut off", func(_ *testing.T, leader int) func() { return r.apart([]int{leader, (leader + 1) % 5}) }},
+		{
+			"the leader and another cut off",
+			func(_ *testing.T, leader int) func() { return r.apart([]int{leader, (leader + 1) % 5}) },
+		},
 		{"a majority cut off from each other", func(_ *testing.T, leader int) func() {
 			return r.apart([]int{leader}, []int{(leader + 1) % 5}, []int{(leader + 2) % 5})
 		}},

@@ -38,7 +38,8 @@ func (d *limitDrill) everyIndex(t *testing.T) {
 				t.Errorf("%s: %q had at most %+v, the limit %+v was not reached", n.Name, scope, got, most)
 			}
 		}
-		t.Logf("--- verdict: %s: %d commands up to index %d were checked one by one: no limit exceeded; the most of all users together was %+v",
+		t.Logf("--- verdict: %s: %d commands up to index %d were checked one by one: no limit exceeded; "+
+			"the most of all users together was %+v",
 			n.Name, commands, last, w.Most[""])
 	}
 }

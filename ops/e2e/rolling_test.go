@@ -61,7 +61,10 @@ func TestRollingRestart(t *testing.T) {
 func startRolling(t *testing.T, program string) *rollingDrill {
 	t.Helper()
 	testcluster.Need(t, "haproxy", local.HAProxyInstalled() != "")
-	d := &rollingDrill{Cluster: testcluster.Start(t, testcluster.Options{Program: program, LogLevel: "info", Config: balanced, Drain: 5 * time.Second})}
+	d := &rollingDrill{
+		Cluster: testcluster.Start(t,
+			testcluster.Options{Program: program, LogLevel: "info", Config: balanced, Drain: 5 * time.Second}),
+	}
 	d.balance(t)
 	d.converse(t)
 	return d
@@ -143,7 +146,8 @@ func (d *rollingDrill) balance(t *testing.T) {
 	for _, n := range d.Nodes {
 		nodes = append(nodes, strings.TrimPrefix(n.Base, "http://"))
 	}
-	d.balancer, err = local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: t.TempDir(), Nodes: nodes, Certificate: front})
+	d.balancer, err = local.StartHAProxy(t.Context(),
+		local.HAProxyOptions{Dir: t.TempDir(), Nodes: nodes, Certificate: front})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +229,8 @@ const pace = 5 * time.Millisecond
 func (d *rollingDrill) write(ctx context.Context, w way, key string) {
 	for i := 1; ctx.Err() == nil; i++ {
 		body := fmt.Appendf(nil, `{"max_iterations": %d}`, i)
-		d.done(ctx, "a write over "+w.name, w.once(context.WithoutCancel(ctx), http.MethodPost, "/api/settings", key, "", body))
+		d.done(ctx, "a write over "+w.name,
+			w.once(context.WithoutCancel(ctx), http.MethodPost, "/api/settings", key, "", body))
 		testcluster.Pause(ctx, pace)
 	}
 }
@@ -233,7 +238,8 @@ func (d *rollingDrill) write(ctx context.Context, w way, key string) {
 func (d *rollingDrill) read(ctx context.Context, w way, key, consistency string) {
 	for ctx.Err() == nil {
 		what := strings.TrimSpace("a " + consistency + " read")
-		d.done(ctx, what+" over "+w.name, w.once(context.WithoutCancel(ctx), http.MethodGet, "/api/v1/sandboxes/search", key, consistency, nil))
+		d.done(ctx, what+" over "+w.name,
+			w.once(context.WithoutCancel(ctx), http.MethodGet, "/api/v1/sandboxes/search", key, consistency, nil))
 		testcluster.Pause(ctx, pace)
 	}
 }
@@ -254,7 +260,8 @@ func (d *rollingDrill) stream(ctx context.Context, base string, ca *x509.CertPoo
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca}}}
 	header := http.Header{"X-Session-API-Key": {d.Nodes[0].Key}}
 	for ctx.Err() == nil {
-		conn, _, err := websocket.Dial(ctx, base+d.conversation, &websocket.DialOptions{HTTPClient: client, HTTPHeader: header})
+		conn, _, err := websocket.Dial(ctx, base+d.conversation,
+			&websocket.DialOptions{HTTPClient: client, HTTPHeader: header})
 		if err != nil && ctx.Err() == nil {
 			d.done(ctx, "opening a stream", err)
 			testcluster.Pause(ctx, time.Second)

@@ -240,7 +240,11 @@ func TestSecurity_APIPort(t *testing.T) {
 	}{
 		"another CA":   {&tls.Config{RootCAs: others}, "unknown authority", "bad certificate"},
 		"another name": {&tls.Config{RootCAs: p.roots, ServerName: "evil.example"}, "valid for", "bad certificate"},
-		"old TLS":      {&tls.Config{RootCAs: p.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, "protocol version", "unsupported versions"},
+		"old TLS": {
+			&tls.Config{RootCAs: p.roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11},
+			"protocol version",
+			"unsupported versions",
+		},
 	} {
 		before := len(readLog(t, node))
 		if err := ask(c.config); err == nil || !strings.Contains(err.Error(), c.says) {
@@ -249,7 +253,8 @@ func TestSecurity_APIPort(t *testing.T) {
 		logged(t, node, before, what, "TLS handshake error", c.logs)
 	}
 	before := len(readLog(t, node))
-	if answer := plainly(t, address); !strings.HasPrefix(answer, "HTTP/1.0 400 Bad Request") || !strings.Contains(answer, "HTTPS") {
+	if answer := plainly(t, address); !strings.HasPrefix(answer, "HTTP/1.0 400 Bad Request") ||
+		!strings.Contains(answer, "HTTPS") {
 		t.Errorf("a plain request: %q", answer)
 	}
 	logged(t, node, before, "a plain request", "TLS handshake error", "HTTP request")

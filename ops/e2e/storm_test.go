@@ -40,7 +40,8 @@ func TestStorm(t *testing.T) {
 	foreign := o.Cluster.AddForeign(t, "somebody-elses")
 	t.Logf("seed %d, %s", o.Seed, duration)
 	actors := workload.NewActors(o)
-	nemesis := chaos.New(t, o.Cluster, nil, chaos.NewSchedule(o.Seed, drillKinds(t, chaos.StackKinds(), chaos.StackKinds())...), t.Logf)
+	nemesis := chaos.New(t, o.Cluster, nil,
+		chaos.NewSchedule(o.Seed, drillKinds(t, chaos.StackKinds(), chaos.StackKinds())...), t.Logf)
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
 	defer cancel()
 	var working sync.WaitGroup

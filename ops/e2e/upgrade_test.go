@@ -104,7 +104,8 @@ func (d *rollingDrill) goBack(t *testing.T, n *testcluster.Node, u upgrade) {
 		asked = d.Nodes[1]
 	}
 	out, err := d.setProtocol(t, asked, u.next)
-	if want := fmt.Sprintf("node %q knows protocol version %d", n.Member(), u.was); err == nil || !strings.Contains(out+err.Error(), want) {
+	if want := fmt.Sprintf("node %q knows protocol version %d", n.Member(), u.was); err == nil ||
+		!strings.Contains(out+err.Error(), want) {
 		t.Errorf("with the former program on %s the version is set: %s, %v, want %q", n.Name, out, err, want)
 	}
 	d.restart(t, n, u.newer)
@@ -132,7 +133,8 @@ func (d *rollingDrill) set(t *testing.T, next int) {
 
 func (d *rollingDrill) setProtocol(t *testing.T, n *testcluster.Node, version int) (string, error) {
 	t.Helper()
-	return d.Command(t.Context(), "operator", "protocol", "set", strconv.Itoa(version), "--yes", "--address", n.Base, "--api-key-file", d.KeyFile)
+	return d.Command(t.Context(), "operator", "protocol", "set", strconv.Itoa(version), "--yes", "--address", n.Base,
+		"--api-key-file", d.KeyFile)
 }
 
 // tooOld starts the former program on a disk of the newer version. It says why it can't, and the

@@ -89,12 +89,14 @@ func (w watched) nearLimit(f *testcluster.Cluster) {
 	for i, size := 0, 0.0; size < 0.9*fsm.MinStateBytes; i++ {
 		leader := f.Leader(w)
 		c := testcluster.Client{Base: leader.Base, Key: leader.NewKey(w, fmt.Sprint("keeper-", i))}
-		c.Sure(w, http.MethodPost, "/api/settings", map[string]any{"agent": padding, "git_user_name": padding, "git_user_email": padding}, nil)
+		c.Sure(w, http.MethodPost, "/api/settings",
+			map[string]any{"agent": padding, "git_user_name": padding, "git_user_email": padding}, nil)
 		values, err := leader.Metrics(w.Context())
 		w.must(err)
 		size = values["bivouac_state_bytes"]
 	}
-	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{"limits": map[string]any{"installation": map[string]any{"state_bytes": fsm.MinStateBytes}}}, nil)
+	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config",
+		map[string]any{"limits": map[string]any{"installation": map[string]any{"state_bytes": fsm.MinStateBytes}}}, nil)
 	w.awaits("BivouacStateNearLimit", true)
 	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{}, nil)
 	w.awaits("BivouacStateNearLimit", false)
@@ -105,7 +107,8 @@ func (w watched) shortCertificate(f *testcluster.Cluster) {
 	files := f.Followers(w)[0].TLS
 	former, err := peernet.ReadCertificates(files.CertFile)
 	w.must(err)
-	pair, err := peernet.CAIssuer(files.CAFile, filepath.Join(filepath.Dir(files.CAFile), "ca-key.pem"), 2*time.Hour)(w.Context(), former[0])
+	pair, err := peernet.CAIssuer(files.CAFile, filepath.Join(filepath.Dir(files.CAFile), "ca-key.pem"),
+		2*time.Hour)(w.Context(), former[0])
 	w.must(err)
 	w.must(peernet.WritePair(files, pair, func(path string, data []byte, mode os.FileMode) error {
 		return errors.Join(os.WriteFile(path+".new", data, mode), os.Rename(path+".new", path))
@@ -119,10 +122,14 @@ func (w watched) write(f *testcluster.Cluster, clients int) (stop func()) {
 	var all sync.WaitGroup
 	for i := range clients {
 		n := f.Nodes[i%len(f.Nodes)]
-		c := testcluster.Client{Base: n.Base, Key: f.Leader(w).NewKey(w, fmt.Sprintf("writer-%d-%d", i, time.Now().UnixNano()))}
+		c := testcluster.Client{
+			Base: n.Base,
+			Key:  f.Leader(w).NewKey(w, fmt.Sprintf("writer-%d-%d", i, time.Now().UnixNano())),
+		}
 		all.Go(func() {
 			for value := 0; ctx.Err() == nil; value++ {
-				if _, err := c.Send(ctx, http.MethodPost, "/api/settings", map[string]any{"language": fmt.Sprint(value)}); err != nil {
+				if _, err := c.Send(ctx, http.MethodPost, "/api/settings",
+					map[string]any{"language": fmt.Sprint(value)}); err != nil {
 					testcluster.Pause(ctx, 20*time.Millisecond)
 				}
 			}
@@ -177,12 +184,14 @@ func (w watched) leftovers(f *testcluster.Cluster) {
 	var job struct{ Meta map[string]string }
 	w.must(f.Nomad.Do(w.Context(), http.MethodGet, "job/sandbox-"+ids[0], nil, &job))
 	const stranger = "astrangerstrangerstrang"
-	f.AddForeign(w, "sandbox-"+stranger, fmt.Sprintf("bivouac_cluster = %q", job.Meta["bivouac_cluster"]), fmt.Sprintf("bivouac_sandbox = %q", stranger))
+	f.AddForeign(w, "sandbox-"+stranger, fmt.Sprintf("bivouac_cluster = %q", job.Meta["bivouac_cluster"]),
+		fmt.Sprintf("bivouac_sandbox = %q", stranger))
 	for _, id := range ids {
 		f.Nodes[0].Change(w, id, "pause")
 		f.Nodes[0].AwaitSandbox(w, id, "PAUSED")
 	}
-	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{"policy": map[string]any{"delete_paused_after": "1s"}}, nil)
+	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config",
+		map[string]any{"policy": map[string]any{"delete_paused_after": "1s"}}, nil)
 	w.awaits("BivouacRemovalsBraked", true)
 	f.Leader(w).Sure(w, http.MethodPut, "/api/v1/operator/config", map[string]any{}, nil)
 	w.awaits("BivouacOrphans", true)

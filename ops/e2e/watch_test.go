@@ -141,7 +141,8 @@ func TestWatch(t *testing.T) {
 	}
 	w.rulesAreWell()
 	for name := range w.series(f) {
-		if !atFirst[name] && !strings.HasPrefix(name, "bivouac_raft_peer_lag_entries") && !strings.HasPrefix(name, "bivouac_pool_") {
+		if !atFirst[name] && !strings.HasPrefix(name, "bivouac_raft_peer_lag_entries") &&
+			!strings.HasPrefix(name, "bivouac_pool_") {
 			t.Errorf("%s did not exist before its first event", name)
 		}
 	}

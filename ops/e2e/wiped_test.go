@@ -53,7 +53,8 @@ func (o *operators) serversWiped(t *testing.T) {
 	}
 	o.node.Change(t, paused, "delete")
 	o.end(t, running)
-	t.Logf("--- verdict: %s: the servers' state wiped: both sandboxes said %q, and were back with their files once their volumes were registered again",
+	t.Logf("--- verdict: %s: the servers' state wiped: both sandboxes said %q, "+
+		"and were back with their files once their volumes were registered again",
 		o.spec, sb.Detail())
 }
 
@@ -105,7 +106,17 @@ func (o *operators) volume(t *testing.T, id string) map[string]any {
 			t.Fatal(err)
 		}
 		spec := map[string]any{}
-		for _, name := range []string{"Name", "Namespace", "NodeID", "NodePool", "HostPath", "PluginID", "Constraints", "RequestedCapabilities", "Parameters"} {
+		for _, name := range []string{
+			"Name",
+			"Namespace",
+			"NodeID",
+			"NodePool",
+			"HostPath",
+			"PluginID",
+			"Constraints",
+			"RequestedCapabilities",
+			"Parameters",
+		} {
 			spec[name] = full[name]
 		}
 		return spec

@@ -77,9 +77,13 @@ func workScript() *modeltest.Script {
 		return modeltest.Tool("terminal", map[string]any{"command": command})
 	}
 	const mend = "sed -i s/helo/hello/ greet.sh && sh test.sh"
-	edit := modeltest.Tool("file_editor", map[string]any{"command": "str_replace", "path": "${dir}/greet.sh", "old_str": "helo", "new_str": "hello"})
+	edit := modeltest.Tool("file_editor",
+		map[string]any{"command": "str_replace", "path": "${dir}/greet.sh", "old_str": "helo", "new_str": "hello"})
 	return &modeltest.Script{Key: workModelKey, Stories: []*modeltest.Story{
-		{When: modeltest.When{System: "Write a title|title generator"}, Answers: []modeltest.Answer{modeltest.Text("Mend the greeting")}},
+		{
+			When:    modeltest.When{System: "Write a title|title generator"},
+			Answers: []modeltest.Answer{modeltest.Text("Mend the greeting")},
+		},
 		{When: modeltest.When{User: "fix the greeting in (?P<dir>\\S+)", Tool: "file_editor"}, Answers: []modeltest.Answer{
 			modeltest.Calls(terminal("touch begun; while [ ! -e go ]; do sleep 0.1; done; rm begun go; sh test.sh")),
 			modeltest.Calls(edit, terminal("sh test.sh")),
@@ -90,10 +94,14 @@ func workScript() *modeltest.Script {
 		{When: modeltest.When{User: "wait", Tool: "terminal"}, Answers: []modeltest.Answer{
 			modeltest.Calls(terminal("touch waiting; sleep 600")), modeltest.Text("I waited.")}},
 		{When: modeltest.When{User: "look for keys", Tool: "terminal"}, Answers: []modeltest.Answer{
-			modeltest.Calls(terminal(`env; cat /proc/self/environ /proc/$PPID/environ; for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; done | grep -a sk-; true`)),
+			modeltest.Calls(
+				terminal(`env; cat /proc/self/environ /proc/$PPID/environ; for p in /proc/[0-9]*; ` +
+					`do tr '\0' ' ' <$p/cmdline; done | grep -a sk-; true`),
+			),
 			modeltest.Text("Looked.")}},
 		{When: modeltest.When{User: "fix", Tool: "bash"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("bash", map[string]any{"command": mend, "description": "mend and test"})), modeltest.Text("The test passes.")}},
+			modeltest.Calls(modeltest.Tool("bash",
+				map[string]any{"command": mend, "description": "mend and test"})), modeltest.Text("The test passes.")}},
 		{When: modeltest.When{User: "fix", Tool: "exec_command"}, Answers: []modeltest.Answer{
 			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": mend})), modeltest.Text("The test passes.")}},
 		{Answers: []modeltest.Answer{modeltest.Text("It still passes.")}},
@@ -107,7 +115,8 @@ func gitHost(t *testing.T) string {
 	_, err := os.Stat(backend)
 	testcluster.Need(t, "git", err == nil)
 	root := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "sh", "-ec", `export HOME=$PWD; git init -q -b main octo/app.git; cd octo/app.git
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec",
+		`export HOME=$PWD; git init -q -b main octo/app.git; cd octo/app.git
 echo 'echo helo' >greet.sh; echo '[ "$(sh greet.sh)" = hello ] && echo passed || { echo failed; exit 1; }' >test.sh
 git add .; git -c user.name=t -c user.email=t@example.org commit -qm first`)
 	cmd.Dir = root
@@ -120,7 +129,8 @@ git add .; git -c user.name=t -c user.email=t@example.org commit -qm first`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=" + root,
+		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1",
+			"HOME=" + root,
 			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}).ServeHTTP(w, r)
 	}))
 	t.Cleanup(host.Close)
@@ -255,7 +265,8 @@ func (w *work) shell(command string) (out string) {
 			Stderr string  `json:"stderr"`
 			Code   *int    `json:"exit_code"`
 		}
-		err := w.agentServer().Do(http.MethodPost, "/api/bash/execute_bash_command", map[string]any{"command": command, "cwd": w.dir}, &got)
+		err := w.agentServer().Do(http.MethodPost, "/api/bash/execute_bash_command",
+			map[string]any{"command": command, "cwd": w.dir}, &got)
 		switch {
 		case err != nil:
 			return err
@@ -332,20 +343,23 @@ func (w *work) isCalled(title string) {
 // confirms approves an action, rejects one and interrupts one.
 func (w *work) confirms() {
 	w.t.Helper()
-	w.inside(http.MethodPost, w.at("/confirmation_policy"), map[string]any{"policy": map[string]string{"kind": "AlwaysConfirm"}}, nil)
+	w.inside(http.MethodPost, w.at("/confirmation_policy"),
+		map[string]any{"policy": map[string]string{"kind": "AlwaysConfirm"}}, nil)
 	for _, answer := range []struct {
 		accept      bool
 		note, ended string
 	}{{true, "noted", "finished"}, {false, "noted", "idle"}} {
 		w.say("make a note")
 		w.becomes("waiting_for_confirmation")
-		w.inside(http.MethodPost, w.at("/events/respond_to_confirmation"), map[string]any{"accept": answer.accept, "reason": "not now"}, nil)
+		w.inside(http.MethodPost, w.at("/events/respond_to_confirmation"),
+			map[string]any{"accept": answer.accept, "reason": "not now"}, nil)
 		w.becomes(answer.ended)
 		if got := w.shell("cat note.txt"); got != answer.note {
 			w.t.Errorf("with accept %t the note is %q", answer.accept, got)
 		}
 	}
-	w.inside(http.MethodPost, w.at("/confirmation_policy"), map[string]any{"policy": map[string]string{"kind": "NeverConfirm"}}, nil)
+	w.inside(http.MethodPost, w.at("/confirmation_policy"),
+		map[string]any{"policy": map[string]string{"kind": "NeverConfirm"}}, nil)
 	w.say("wait for me")
 	w.shell("while [ ! -e waiting ]; do sleep 0.1; done")
 	w.inside(http.MethodPost, w.at("/interrupt"), nil, nil)
@@ -393,7 +407,8 @@ func (w *work) isCounted() {
 func (w *work) keepsNoKey(others ...string) {
 	w.t.Helper()
 	for _, secret := range append([]string{workModelKey, workGitToken}, others...) {
-		found, err := exec.CommandContext(w.t.Context(), "grep", "-rlaF", "--exclude-dir=vault", "-e", secret, w.f.Dir).CombinedOutput()
+		found, err := exec.CommandContext(w.t.Context(), "grep", "-rlaF", "--exclude-dir=vault", "-e", secret,
+			w.f.Dir).CombinedOutput()
 		var exit *exec.ExitError
 		if err == nil || !errors.As(err, &exit) || exit.ExitCode() > 2 {
 			w.t.Errorf("%s is in files: %s (%v)", secret, found, err)

@@ -43,7 +43,8 @@ func run() error {
 	flag.IntVar(&o.parallel, "parallel", 1, "how many workers a target has")
 	flag.StringVar(&o.only, "only", "", "a regular expression: run the targets it matches (package.Target)")
 	flag.StringVar(&o.log, "log", "", "a file to append the whole output to")
-	flag.IntVar(&o.keep, "keep", 0, "copy at most so many inputs of each target from the cache to its testdata, and run nothing")
+	flag.IntVar(&o.keep, "keep", 0,
+		"copy at most so many inputs of each target from the cache to its testdata, and run nothing")
 	flag.Parse()
 	only, err := regexp.Compile(o.only)
 	if err != nil {
@@ -106,7 +107,8 @@ func (v verdict) String() string {
 	if v.failure != "" {
 		word = "FAILED"
 	}
-	return fmt.Sprintf("%-58s %8s %10d execs %5d new  %s", v.target, v.took.Round(time.Second), v.execs, v.interesting, word)
+	return fmt.Sprintf("%-58s %8s %10d execs %5d new  %s", v.target, v.took.Round(time.Second), v.execs, v.interesting,
+		word)
 }
 
 func fuzzAll(ctx context.Context, targets []target, o options) error {

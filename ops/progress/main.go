@@ -166,7 +166,8 @@ func (p *pkg) keep(e event) {
 // end forgets what a test printed, unless it failed or has a report of the race detector, which go
 // test gives to whichever test printed last.
 func (p *pkg) end(e event) {
-	if b := p.unfinished[e.Test]; b != nil && (e.Action == "fail" || strings.Contains(b.String(), "WARNING: DATA RACE\n")) {
+	if b := p.unfinished[e.Test]; b != nil && (e.Action == "fail" ||
+		strings.Contains(b.String(), "WARNING: DATA RACE\n")) {
 		p.failures.WriteString(b.String())
 	}
 	delete(p.unfinished, e.Test)
@@ -206,7 +207,8 @@ func (r *report) running() (names []string) {
 }
 
 func (r *report) close() {
-	r.say("%d of %d packages, %d without tests, %d failed; %s\n", r.ended, r.total, r.withoutReport, len(r.failed), r.elapsed())
+	r.say("%d of %d packages, %d without tests, %d failed; %s\n", r.ended, r.total, r.withoutReport, len(r.failed),
+		r.elapsed())
 	for _, path := range r.failed {
 		r.say("FAIL\t%s\n", path)
 	}

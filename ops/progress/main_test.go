@@ -20,7 +20,14 @@ func TestRun_ShowsWhatFails(t *testing.T) {
 	if !errors.As(err, &failed) || failed.ExitCode() != 1 {
 		t.Errorf("the error is %v", err)
 	}
-	for _, want := range []string{"testing 1 packages\n", "a failing test says this", "--- FAIL: TestFails", "FAIL\t" + sample + "\t", "[1 of 1, ", "1 failed; "} {
+	for _, want := range []string{
+		"testing 1 packages\n",
+		"a failing test says this",
+		"--- FAIL: TestFails",
+		"FAIL\t" + sample + "\t",
+		"[1 of 1, ",
+		"1 failed; ",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out.String())
 		}
@@ -37,7 +44,8 @@ func TestRun_ShowsWhatCrashes(t *testing.T) {
 	if err := run(t.Context(), []string{"-count=1", "-run=TestPanics", sample}, &out); err == nil {
 		t.Error("a package that panics passes")
 	}
-	if !strings.Contains(out.String(), "panic: a panicking test says this") || !strings.Contains(out.String(), "FAIL\t"+sample) {
+	if !strings.Contains(out.String(), "panic: a panicking test says this") ||
+		!strings.Contains(out.String(), "FAIL\t"+sample) {
 		t.Errorf("the output is:\n%s", out.String())
 	}
 }
@@ -72,7 +80,8 @@ func TestReport_KeepsRaces(t *testing.T) {
 func TestRun_ShowsWhatDoesNotCompile(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"-count=1", "bivouac.dev/bivouac/ops/progress/testdata/broken"}, &out); err == nil {
+	if err := run(t.Context(), []string{"-count=1", "bivouac.dev/bivouac/ops/progress/testdata/broken"},
+		&out); err == nil {
 		t.Error("a package that does not compile passes")
 	}
 	if !strings.Contains(out.String(), "undefined: nothing") {
@@ -83,7 +92,13 @@ func TestRun_ShowsWhatDoesNotCompile(t *testing.T) {
 func TestRun_CountsPackages(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"-count=1", "-run=TestPasses", sample, "bivouac.dev/bivouac/ops/e2e/testcluster/nodeconfig"}, &out); err != nil {
+	if err := run(t.Context(),
+		[]string{
+			"-count=1",
+			"-run=TestPasses",
+			sample,
+			"bivouac.dev/bivouac/ops/e2e/testcluster/nodeconfig",
+		}, &out); err != nil {
 		t.Error(err)
 	}
 	for _, want := range []string{"ok  \t" + sample + "\t", "2 of 2 packages, 1 without tests, 0 failed; "} {

@@ -44,7 +44,14 @@ func TestRead_GivesThePageAndListsTheOthersWhereThereIsNone(t *testing.T) {
 }
 
 // shape lists the headings of every runbook, in order.
-var shape = []string{"## What you see", "## What it means", "## What to check", "## What to do", "## What not to do", "## When it is over"}
+var shape = []string{
+	"## What you see",
+	"## What it means",
+	"## What to check",
+	"## What to do",
+	"## What not to do",
+	"## When it is over",
+}
 
 func TestPages_HaveOneShape(t *testing.T) {
 	list, err := List()
@@ -94,7 +101,8 @@ func TestAlerts_HaveOneShapeAndAreFoundByName(t *testing.T) {
 				t.Errorf("alerts/%s.md:%d: longer than 100 columns", r.Name, n+1)
 			}
 		}
-		if want := "## Meaning\n## Impact\n## Diagnosis\n## What to do"; strings.Join(found, "\n") != want || !strings.HasPrefix(page.Text, "# "+r.Name+": "+page.Title+"\n") {
+		if want := "## Meaning\n## Impact\n## Diagnosis\n## What to do"; strings.Join(found, "\n") != want ||
+			!strings.HasPrefix(page.Text, "# "+r.Name+": "+page.Title+"\n") {
 			t.Errorf("alerts/%s.md: title %q, headings %q", r.Name, page.Title, found)
 		}
 		for _, named := range regexp.MustCompile("bivouac runbook ([a-z-]+)`").FindAllStringSubmatch(page.Text, -1) {

@@ -41,7 +41,11 @@ func nodeAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacForgedMessages", For: 0, Severity: Ticket,
-			Expr:        fmt.Sprintf(`sum by (job, instance) (increase(bivouac_raft_refused_messages_total{%s,reason=~"forged|term"}[%s])) > 0`, job, quarter),
+			Expr: fmt.Sprintf(
+				`sum by (job, instance) (increase(bivouac_raft_refused_messages_total{%s,reason=~"forged|term"}[%s])) > 0`,
+				job,
+				quarter,
+			),
 			Summary:     "{{ $labels.instance }} refused {{ $value | humanize }} forged Raft messages in 15 minutes",
 			Description: "Somebody has a certificate of the cluster's CA. Nothing of such a message is taken.",
 		},
@@ -59,13 +63,18 @@ func nodeAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacDiskFillsUp", For: 5 * time.Minute, Severity: Page,
-			Expr:        fmt.Sprintf(`bivouac_disk_free_bytes{%[1]s} / bivouac_disk_size_bytes{%[1]s} < 0.10 or bivouac_disk_free_bytes{%[1]s,dir="data"} < 1e9`, job),
+			Expr: fmt.Sprintf(
+				`bivouac_disk_free_bytes{%[1]s} / bivouac_disk_size_bytes{%[1]s} < 0.10 or `+
+					`bivouac_disk_free_bytes{%[1]s,dir="data"} < 1e9`,
+				job,
+			),
 			Summary:     "The file system of {{ $labels.dir }} on {{ $labels.instance }} is nearly full",
 			Description: "A node stops when it can't write its log.",
 		},
 		{
 			Name: "BivouacCertificateExpires", For: time.Hour, Severity: Ticket,
-			Expr:        fmt.Sprintf(`bivouac_certificate_expiry_timestamp_seconds{%s} - time() < %s`, job, s.seconds(7*24*time.Hour)),
+			Expr: fmt.Sprintf(`bivouac_certificate_expiry_timestamp_seconds{%s} - time() < %s`, job,
+				s.seconds(7*24*time.Hour)),
 			Summary:     "The certificate {{ $labels.name }} of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}",
 			Description: "A node whose certificate has expired is cut off from the others.",
 		},
@@ -96,7 +105,8 @@ func stackAlerts(s Scale) []Alert {
 		{
 			Name: "BivouacBackupTooOld", For: 15 * time.Minute, Severity: Page,
 			// The age is NaN, which differs from itself, while there is no backup at all.
-			Expr: fmt.Sprintf(`min by (job) (bivouac_backup_age_seconds{%[1]s}) > %[2]s or max by (job) (bivouac_backup_age_seconds{%[1]s} != bivouac_backup_age_seconds{%[1]s})`,
+			Expr: fmt.Sprintf(`min by (job) (bivouac_backup_age_seconds{%[1]s}) > %[2]s or max by (job) `+
+				`(bivouac_backup_age_seconds{%[1]s} != bivouac_backup_age_seconds{%[1]s})`,
 				job, s.seconds(3*time.Hour)),
 			Summary:     "The newest backup is {{ $value | humanizeDuration }} old, or there is none",
 			Description: "A disaster now costs all that came after it.",
@@ -136,13 +146,15 @@ func workAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacSandboxesFail", For: 0, Severity: Ticket,
-			Expr:        fmt.Sprintf(`sum by (job, reason) (increase(bivouac_sandbox_failures_total{%s}[%s])) > 3`, job, quarter),
+			Expr: fmt.Sprintf(`sum by (job, reason) (increase(bivouac_sandbox_failures_total{%s}[%s])) > 3`, job,
+				quarter),
 			Summary:     "{{ $value | humanize }} sandboxes failed in 15 minutes: {{ $labels.reason }}",
 			Description: "They are in ERROR and say why in their status_detail.",
 		},
 		{
 			Name: "BivouacSandboxStuck", For: 5 * time.Minute, Severity: Ticket,
-			Expr:        fmt.Sprintf(`max by (job, wish) (bivouac_sandboxes_unconverged_oldest_seconds{%s}) > %s`, job, s.seconds(15*time.Minute)),
+			Expr: fmt.Sprintf(`max by (job, wish) (bivouac_sandboxes_unconverged_oldest_seconds{%s}) > %s`, job,
+				s.seconds(15*time.Minute)),
 			Summary:     "A sandbox has waited {{ $value | humanizeDuration }} to be {{ $labels.wish }}",
 			Description: "The scheduler tries and does not get there, or does not run.",
 		},

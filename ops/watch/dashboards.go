@@ -128,7 +128,9 @@ func (d Dashboard) render() ([]byte, error) {
 	page := grafanaDashboard{
 		UID: "bivouac-" + d.Name, Title: "Bivouac: " + d.Title, Tags: []string{"bivouac"}, Timezone: "browser",
 		Editable: true, SchemaVersion: 39, Version: 1, Refresh: "30s", Time: map[string]string{"from": "now-3h", "to": "now"},
-		Templating: grafanaVariables{List: []grafanaVariable{{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"}}},
+		Templating: grafanaVariables{
+			List: []grafanaVariable{{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"}},
+		},
 	}
 	id, y := 0, 0
 	next := func() int { id++; return id }
@@ -147,11 +149,17 @@ func (d Dashboard) render() ([]byte, error) {
 				x, y, high = 0, y+high, 0
 			}
 			panel := grafanaPanel{
-				ID: next(), Type: kind, Title: p.Title, GridPos: map[string]int{"x": x, "y": y, "w": w, "h": h}, Datasource: &source,
+				ID: next(), Type: kind, Title: p.Title, GridPos: map[string]int{
+					"x": x,
+					"y": y,
+					"w": w,
+					"h": h,
+				}, Datasource: &source,
 				FieldConfig: &grafanaDefaults{Defaults: map[string]any{"unit": p.Unit}, Overrides: []any{}},
 			}
 			for i, q := range p.Queries {
-				panel.Targets = append(panel.Targets, grafanaTarget{RefID: string(rune('A' + i)), Datasource: source, Expr: q.Expr, LegendFormat: q.Legend})
+				panel.Targets = append(panel.Targets,
+					grafanaTarget{RefID: string(rune('A' + i)), Datasource: source, Expr: q.Expr, LegendFormat: q.Legend})
 			}
 			page.Panels = append(page.Panels, panel)
 			x, high = x+w, max(high, h)

@@ -31,27 +31,68 @@ func firings() []firing {
 	return []firing{
 		{"BivouacNodeDown", map[string]string{"up" + j: "1x5 0x10"}, m(7), m(9)},
 		{"BivouacNoLeader", map[string]string{"up" + j: "1x20", "bivouac_raft_leader_known" + j: "1x5 0x10"}, m(6), m(8)},
-		{"BivouacNoLeader", map[string]string{"up" + j: "1x5 0x10", `up{job="bivouac",instance="n2"}`: "1x5 0x10"}, m(5), m(8)},
-		{"BivouacNodeNotReady", map[string]string{"bivouac_raft_ready" + j: "1x5 0x20", "bivouac_draining" + j: "0x30"}, m(10), m(12)},
+		{
+			"BivouacNoLeader",
+			map[string]string{"up" + j: "1x5 0x10", `up{job="bivouac",instance="n2"}`: "1x5 0x10"},
+			m(5),
+			m(8),
+		},
+		{
+			"BivouacNodeNotReady",
+			map[string]string{"bivouac_raft_ready" + j: "1x5 0x20", "bivouac_draining" + j: "0x30"},
+			m(10),
+			m(12),
+		},
 		{"BivouacLeaderUnstable", map[string]string{"bivouac_raft_leader_changes_total" + j: "0x20 1+1x20"}, m(20), m(32)},
-		{"BivouacForgedMessages", map[string]string{with("bivouac_raft_refused_messages_total", `reason="term"`): "0x20 1x60"}, m(20), m(32)},
-		{"BivouacMemberLags", map[string]string{with("bivouac_raft_peer_lag_entries", `peer="n2"`): "0x5 9000x20"}, m(10), m(12)},
+		{
+			"BivouacForgedMessages",
+			map[string]string{with("bivouac_raft_refused_messages_total", `reason="term"`): "0x20 1x60"},
+			m(20),
+			m(32),
+		},
+		{
+			"BivouacMemberLags",
+			map[string]string{with("bivouac_raft_peer_lag_entries", `peer="n2"`): "0x5 9000x20"},
+			m(10),
+			m(12),
+		},
 		{"BivouacLogWritesSlow", map[string]string{
 			with("bivouac_raft_log_write_duration_seconds_bucket", `le="0.1"`):  "0x60",
 			with("bivouac_raft_log_write_duration_seconds_bucket", `le="1"`):    "0+60x60",
 			with("bivouac_raft_log_write_duration_seconds_bucket", `le="+Inf"`): "0+60x60",
 		}, m(5), m(20)},
 		{"BivouacDiskFillsUp", map[string]string{
-			with("bivouac_disk_free_bytes", `dir="data"`): "5e10x5 9e9x20", with("bivouac_disk_size_bytes", `dir="data"`): "1e11x30",
+			with("bivouac_disk_free_bytes",
+				`dir="data"`): "5e10x5 9e9x20", with("bivouac_disk_size_bytes", `dir="data"`): "1e11x30",
 		}, m(10), m(12)},
-		{"BivouacCertificateExpires", map[string]string{with("bivouac_certificate_expiry_timestamp_seconds", `name="peer"`): "691200x300"}, m(1400), m(1520)},
+		{
+			"BivouacCertificateExpires",
+			map[string]string{with("bivouac_certificate_expiry_timestamp_seconds", `name="peer"`): "691200x300"},
+			m(1400),
+			m(1520),
+		},
 		{"BivouacVaultUnavailable", map[string]string{"bivouac_secret_store_reachable" + j: "1x5 0x10"}, m(7), m(9)},
-		{"BivouacVaultLoginFails", map[string]string{"bivouac_secret_store_reachable" + j: "1x20", "bivouac_secret_store_session" + j: "1x5 0x10"}, m(7), m(9)},
+		{
+			"BivouacVaultLoginFails",
+			map[string]string{"bivouac_secret_store_reachable" + j: "1x20", "bivouac_secret_store_session" + j: "1x5 0x10"},
+			m(7),
+			m(9),
+		},
 		{"BivouacNomadUnavailable", map[string]string{"bivouac_nomad_reachable" + j: "1x5 0x10"}, m(7), m(9)},
 		{"BivouacBackupTooOld", map[string]string{"bivouac_backup_age_seconds" + j: "0+60x300"}, m(190), m(200)},
-		{"BivouacBackupTooOld", map[string]string{"bivouac_backup_age_seconds" + j: strings.Repeat("NaN ", 30)}, m(14), m(17)},
+		{
+			"BivouacBackupTooOld",
+			map[string]string{"bivouac_backup_age_seconds" + j: strings.Repeat("NaN ", 30)},
+			m(14),
+			m(17),
+		},
 		{"BivouacHold", map[string]string{"bivouac_hold" + j: "0x5 1x20"}, m(10), m(12)},
-		{"BivouacStateNearLimit", map[string]string{"bivouac_state_bytes" + j: "10x5 90x20", "bivouac_state_limit_bytes" + j: "100x30"}, m(10), m(12)},
+		{
+			"BivouacStateNearLimit",
+			map[string]string{"bivouac_state_bytes" + j: "10x5 90x20", "bivouac_state_limit_bytes" + j: "100x30"},
+			m(10),
+			m(12),
+		},
 		// An hour in which 2 % of the requests are bad, after three good ones.
 		{"BivouacErrorBudgetBurnsFast", map[string]string{
 			"bivouac_slo_requests_total" + j: "0+600x400", "bivouac_slo_good_requests_total" + j: "0+600x180 108588+588x220",
@@ -60,10 +101,25 @@ func firings() []firing {
 		{"BivouacErrorBudgetBurnsSlowly", map[string]string{
 			"bivouac_slo_requests_total" + j: "0+1000x400", "bivouac_slo_good_requests_total" + j: "0+1000x144 144995+995x256",
 		}, day, 2 * day},
-		{"BivouacSandboxesFail", map[string]string{with("bivouac_sandbox_failures_total", `reason="image"`): "0x10 1+1x20"}, m(10), m(20)},
-		{"BivouacSandboxStuck", map[string]string{with("bivouac_sandboxes_unconverged_oldest_seconds", `wish="deleted"`): "0+60x60"}, m(18), m(25)},
+		{
+			"BivouacSandboxesFail",
+			map[string]string{with("bivouac_sandbox_failures_total", `reason="image"`): "0x10 1+1x20"},
+			m(10),
+			m(20),
+		},
+		{
+			"BivouacSandboxStuck",
+			map[string]string{with("bivouac_sandboxes_unconverged_oldest_seconds", `wish="deleted"`): "0+60x60"},
+			m(18),
+			m(25),
+		},
 		{"BivouacDrainStuck", map[string]string{with("bivouac_drains", `state="stuck"`): "0x5 1x10"}, m(5), m(7)},
-		{"BivouacOrphans", map[string]string{with("bivouac_orphans", `kind="job",reason="unowned"`): "0x5 2x100"}, m(60), m(70)},
+		{
+			"BivouacOrphans",
+			map[string]string{with("bivouac_orphans", `kind="job",reason="unowned"`): "0x5 2x100"},
+			m(60),
+			m(70),
+		},
 		{"BivouacRemovalsBraked", map[string]string{with("bivouac_removals_braked", `kind="job"`): "0x5 1x10"}, m(5), m(7)},
 	}
 }
@@ -79,7 +135,9 @@ func TestAlerts_FireInTheirTime(t *testing.T) {
 	write := func(name, step string, slow bool) {
 		var b strings.Builder
 		// Without an order promtool evaluates an alert before or after what it reads, by chance.
-		fmt.Fprintf(&b, "rule_files: [bivouac.yml]\nevaluation_interval: %s\ngroup_eval_order: [bivouac-recordings, bivouac-alerts]\ntests:\n", step)
+		fmt.Fprintf(&b,
+			"rule_files: [bivouac.yml]\nevaluation_interval: %s\ngroup_eval_order: [bivouac-recordings, "+
+				"bivouac-alerts]\ntests:\n", step)
 		for _, f := range firings() {
 			if slow != (f.loud > 10*time.Hour) {
 				continue
@@ -92,7 +150,8 @@ func TestAlerts_FireInTheirTime(t *testing.T) {
 			b.WriteString("    promql_expr_test:\n")
 			for value, at := range []time.Duration{f.quiet, f.loud} {
 				fmt.Fprintf(&b, "      - expr: %s\n        eval_time: %s\n        exp_samples: [{labels: '{}', value: %d}]\n",
-					quote(fmt.Sprintf(`min(clamp_max(count(ALERTS{alertname="%s",alertstate="firing"}), 1) or vector(0))`, f.alert)), Scale(1).window(at), value)
+					quote(fmt.Sprintf(`min(clamp_max(count(ALERTS{alertname="%s",alertstate="firing"}), 1) or vector(0))`,
+						f.alert)), Scale(1).window(at), value)
 			}
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o644); err != nil {

@@ -74,16 +74,20 @@ func Recordings(s Scale) []Recording {
 	for _, w := range burnWindows() {
 		in := s.window(w)
 		list = append(list, Recording{errorRatio(w), fmt.Sprintf(
-			`1 - sum by (job) (rate(bivouac_slo_good_requests_total{%[1]s}[%[2]s])) / (sum by (job) (rate(bivouac_slo_requests_total{%[1]s}[%[2]s])) > 0)`, job, in)})
+			`1 - sum by (job) (rate(bivouac_slo_good_requests_total{%[1]s}[%[2]s])) / (sum by (job) `+
+				`(rate(bivouac_slo_requests_total{%[1]s}[%[2]s])) > 0)`, job, in)})
 	}
 	five := s.window(5 * time.Minute)
 	return append(list,
 		Recording{"job_route:bivouac_http_request_duration_seconds:p99_5m", fmt.Sprintf(
-			`histogram_quantile(0.99, sum by (job, route, le) (rate(bivouac_http_request_duration_seconds_bucket{%s}[%s])))`, job, five)},
+			`histogram_quantile(0.99, sum by (job, route, le) (rate(bivouac_http_request_duration_seconds_bucket{%s}[%s])))`,
+			job, five)},
 		Recording{"job:bivouac_raft_propose_duration_seconds:p99_5m", fmt.Sprintf(
-			`histogram_quantile(0.99, sum by (job, le) (rate(bivouac_raft_propose_duration_seconds_bucket{%s,outcome="ok"}[%s])))`, job, five)},
+			`histogram_quantile(0.99, sum by (job, `+
+				`le) (rate(bivouac_raft_propose_duration_seconds_bucket{%s,outcome="ok"}[%s])))`, job, five)},
 		Recording{"instance:bivouac_raft_log_write_duration_seconds:p99_5m", fmt.Sprintf(
-			`histogram_quantile(0.99, sum by (job, instance, le) (rate(bivouac_raft_log_write_duration_seconds_bucket{%s}[%s])))`, job, five)},
+			`histogram_quantile(0.99, sum by (job, instance, `+
+				`le) (rate(bivouac_raft_log_write_duration_seconds_bucket{%s}[%s])))`, job, five)},
 		Recording{"job_state:bivouac_sandboxes:max", fmt.Sprintf(`max by (job, state) (bivouac_sandboxes{%s})`, job)},
 	)
 }

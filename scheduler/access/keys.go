@@ -19,7 +19,8 @@ type Writer interface {
 // key.
 func WriteKeys(ctx context.Context, secrets Writer, id string) (ref fsm.SecretRef, hash string, err error) {
 	key, secret := Base62(32), Base62(32)
-	ref, err = secrets.Write(ctx, fsm.SandboxKeyPath(id), map[string]string{fsm.MemberKey: key, fsm.MemberSecretKey: secret})
+	ref, err = secrets.Write(ctx, fsm.SandboxKeyPath(id),
+		map[string]string{fsm.MemberKey: key, fsm.MemberSecretKey: secret})
 	return ref, Hash(key), err
 }
 

@@ -80,7 +80,13 @@ func (c *Client) StartCommand(ctx context.Context, baseURL, key string, cmd Comm
 	var started struct {
 		ID string `json:"id"`
 	}
-	r := request{op: opRunCommand, method: http.MethodPost, url: baseURL + "/api/bash/start_bash_command", key: key, body: body}
+	r := request{
+		op:     opRunCommand,
+		method: http.MethodPost,
+		url:    baseURL + "/api/bash/start_bash_command",
+		key:    key,
+		body:   body,
+	}
 	if err := c.call(ctx, c.cfg.CallTimeout, r, &started); err != nil {
 		return "", err
 	}
@@ -129,7 +135,12 @@ func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Out
 			q.Set("order__gt", strconv.Itoa(last))
 		}
 		var page Page[BashOutput]
-		r := request{op: opRunCommand, method: http.MethodGet, key: key, url: baseURL + "/api/bash/bash_events/search?" + q.Encode()}
+		r := request{
+			op:     opRunCommand,
+			method: http.MethodGet,
+			key:    key,
+			url:    baseURL + "/api/bash/bash_events/search?" + q.Encode(),
+		}
 		if err := c.call(ctx, c.cfg.CallTimeout, r, &page); err != nil {
 			return Output{Stdout: stdout, Stderr: stderr}, err
 		}

@@ -158,7 +158,11 @@ func unproven(op string) error {
 
 // CreateConversation creates the conversation req.ConversationID. If it exists, the server returns
 // it and created is false.
-func (c *Client) CreateConversation(ctx context.Context, baseURL, key string, req CreateRequest) (info ConversationInfo, created bool, err error) {
+func (c *Client) CreateConversation(
+	ctx context.Context,
+	baseURL, key string,
+	req CreateRequest,
+) (info ConversationInfo, created bool, err error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return info, false, &Error{Op: "create conversation", Kind: ErrRefused, Detail: "the request can't be encoded"}
@@ -178,11 +182,20 @@ func (c *Client) Conversations(ctx context.Context, baseURL, key string, ids []s
 		return nil, nil
 	}
 	if len(ids) > MaxIDs {
-		return nil, &Error{Op: "get conversations", Kind: ErrRefused, Detail: fmt.Sprintf("%d ids asked for, at most %d go in one call", len(ids), MaxIDs)}
+		return nil, &Error{
+			Op:     "get conversations",
+			Kind:   ErrRefused,
+			Detail: fmt.Sprintf("%d ids asked for, at most %d go in one call", len(ids), MaxIDs),
+		}
 	}
 	q := url.Values{"ids": ids}
 	var out []*ConversationInfo
-	r := request{op: "get conversations", method: http.MethodGet, url: baseURL + "/api/conversations?" + q.Encode(), key: key}
+	r := request{
+		op:     "get conversations",
+		method: http.MethodGet,
+		url:    baseURL + "/api/conversations?" + q.Encode(),
+		key:    key,
+	}
 	if err := c.call(ctx, c.cfg.CallTimeout, r, &out); err != nil {
 		return nil, err
 	}
@@ -288,7 +301,12 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 		return statusError(r.op, resp.StatusCode, body)
 	}
 	if int64(len(body)) > c.cfg.MaxBody {
-		return &Error{Op: r.op, Kind: ErrBadAnswer, Status: resp.StatusCode, Detail: fmt.Sprintf("the answer is larger than %d bytes", c.cfg.MaxBody)}
+		return &Error{
+			Op:     r.op,
+			Kind:   ErrBadAnswer,
+			Status: resp.StatusCode,
+			Detail: fmt.Sprintf("the answer is larger than %d bytes", c.cfg.MaxBody),
+		}
 	}
 	if r.status != nil {
 		*r.status = resp.StatusCode == http.StatusCreated

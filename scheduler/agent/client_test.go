@@ -152,7 +152,9 @@ func TestClient_InitShowsNoKeyWithoutAChallenge(t *testing.T) {
 }
 
 func TestClient_KeyFollowsNoRedirect(t *testing.T) {
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	other := httptest.NewServer(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }),
+	)
 	defer other.Close()
 	client, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
@@ -168,21 +170,27 @@ func TestClient_ErrorsAreBoundedAndHoldNoSecret(t *testing.T) {
 		kind    error
 		want    string
 	}{
-		"validation": {answer(422, `{"detail":[{"loc":["body","llm",3],"msg":"bad","input":"LLMCANARY","ctx":{"x":"CANARY"}}]}`), ErrRefused, "body.llm.3: bad"},
-		"text":       {answer(400, `{"detail":"Bad\nRequest"}`), ErrRefused, "Bad Request"},
-		"object":     {answer(422, `{"detail":{"message":"dangling","refs":["CANARY"]}}`), ErrRefused, "dangling"},
-		"rubbish":    {answer(500, `<html>CANARY`), ErrUnavailable, "status 500"},
-		"long":       {answer(400, `{"detail":"`+strings.Repeat("é", 400)+`"}`), ErrRefused, "é…"},
-		"huge":       {answer(200, strings.Repeat(" ", 2000)), ErrBadAnswer, "larger than 1000 bytes"},
-		"no JSON":    {answer(200, "CANARY"), ErrBadAnswer, "not the JSON"},
+		"validation": {
+			answer(422, `{"detail":[{"loc":["body","llm",3],"msg":"bad","input":"LLMCANARY","ctx":{"x":"CANARY"}}]}`),
+			ErrRefused,
+			"body.llm.3: bad",
+		},
+		"text":    {answer(400, `{"detail":"Bad\nRequest"}`), ErrRefused, "Bad Request"},
+		"object":  {answer(422, `{"detail":{"message":"dangling","refs":["CANARY"]}}`), ErrRefused, "dangling"},
+		"rubbish": {answer(500, `<html>CANARY`), ErrUnavailable, "status 500"},
+		"long":    {answer(400, `{"detail":"`+strings.Repeat("é", 400)+`"}`), ErrRefused, "é…"},
+		"huge":    {answer(200, strings.Repeat(" ", 2000)), ErrBadAnswer, "larger than 1000 bytes"},
+		"no JSON": {answer(200, "CANARY"), ErrBadAnswer, "not the JSON"},
 		"breaks off": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, "{")
 		}, ErrUnreachable, ""},
 	} {
 		client, url := serve(t, c.handler)
-		_, _, err := client.CreateConversation(t.Context(), url, key, CreateRequest{AgentSettings: AgentSettings{LLM: LLM{APIKey: "LLMCANARY"}}})
-		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") || len(err.Error()) > 700 {
+		_, _, err := client.CreateConversation(t.Context(), url, key,
+			CreateRequest{AgentSettings: AgentSettings{LLM: LLM{APIKey: "LLMCANARY"}}})
+		if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") ||
+			len(err.Error()) > 700 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -206,7 +214,8 @@ func TestClient_TimesAreBounded(t *testing.T) {
 	})
 	defer close(release)
 	client.cfg.ProbeTimeout = 10 * time.Millisecond
-	if err := client.Health(t.Context(), url); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "no answer in time") {
+	if err := client.Health(t.Context(), url); !errors.Is(err, ErrUnreachable) ||
+		!strings.Contains(err.Error(), "no answer in time") {
 		t.Errorf("slow: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -261,12 +270,14 @@ func TestClient_Calls(t *testing.T) {
 	if err := client.PreparePause(ctx, url, "wrong"); !errors.Is(err, ErrUnauthorized) {
 		t.Errorf("PreparePause with a wrong key: %v", err)
 	}
-	_, created, err := client.CreateConversation(ctx, url, key, CreateRequest{ConversationID: "i", Observability: &ObservabilityMeta{SpanName: "s"}})
+	_, created, err := client.CreateConversation(ctx, url, key,
+		CreateRequest{ConversationID: "i", Observability: &ObservabilityMeta{SpanName: "s"}})
 	if err != nil || !created {
 		t.Errorf("CreateConversation: %v, %v", created, err)
 	}
 	all := strings.Join(seen, "\n")
-	for _, want := range []string{"GET /api/conversations?ids=a&ids=b", "/api/conversations/..%2Fx/events/count", "POST /api/conversations/a/pause",
+	for _, want := range []string{"GET /api/conversations?ids=a&ids=b", "/api/conversations/..%2Fx/events/count",
+		"POST /api/conversations/a/pause",
 		`"observability_span_name":"s"`, `"conversation_id":"i"`} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %s in\n%s", want, all)
@@ -338,10 +349,14 @@ func TestIDs(t *testing.T) {
 // An empty text or list is still encoded, because the block's type requires it.
 func TestContentBlock_HasWhatItsTypeNeeds(t *testing.T) {
 	for want, b := range map[string]ContentBlock{
-		`{"type":"text","text":"","cache_prompt":false}`:          {Type: "text"},
-		`{"type":"text","text":"x","cache_prompt":true}`:          {Type: "text", Text: "x", CachePrompt: true},
-		`{"type":"image","image_urls":[],"cache_prompt":false}`:   {Type: "image"},
-		`{"type":"image","image_urls":["u"],"cache_prompt":true}`: {Type: "image", ImageURLs: []string{"u"}, CachePrompt: true},
+		`{"type":"text","text":"","cache_prompt":false}`:        {Type: "text"},
+		`{"type":"text","text":"x","cache_prompt":true}`:        {Type: "text", Text: "x", CachePrompt: true},
+		`{"type":"image","image_urls":[],"cache_prompt":false}`: {Type: "image"},
+		`{"type":"image","image_urls":["u"],"cache_prompt":true}`: {
+			Type:        "image",
+			ImageURLs:   []string{"u"},
+			CachePrompt: true,
+		},
 	} {
 		if got, err := json.Marshal(b); err != nil || string(got) != want {
 			t.Errorf("%s, %v; want %s", got, err, want)

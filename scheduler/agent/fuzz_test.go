@@ -33,14 +33,24 @@ func (a *anyAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if a.location != "" {
 		h.Set("Location", a.location)
 	}
-	return &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: h, Body: io.NopCloser(bytes.NewReader(a.body))}, nil
+	return &http.Response{
+		StatusCode: a.status,
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+		Request:    r,
+		Header:     h,
+		Body:       io.NopCloser(bytes.NewReader(a.body)),
+	}, nil
 }
 
 // FuzzAnswers: whatever a sandbox responds, every call ends in time with a result or an *Error
 // whose text can be stored, and none goes to another host.
 func FuzzAnswers(f *testing.F) {
-	for _, body := range []string{``, `{}`, `[]`, `null`, `[null]`, `0`, `1e400`, `{"uptime":1e300,"idle_time":-1}`, `{"id":"x"}`, `{"state":"ready","error":null}`,
-		`{"items":[{"order":0,"exit_code":0,"stdout":"\ud800"}],"next_page_id":"1"}`, `{"items":[{"id":"x","execution_status":"running"}],"next_page_id":"x"}`,
+	for _, body := range []string{``, `{}`, `[]`, `null`, `[null]`, `0`, `1e400`, `{"uptime":1e300,"idle_time":-1}`,
+		`{"id":"x"}`, `{"state":"ready","error":null}`,
+		`{"items":[{"order":0,"exit_code":0,"stdout":"\ud800"}],"next_page_id":"1"}`,
+		`{"items":[{"id":"x","execution_status":"running"}],"next_page_id":"x"}`,
 		`{"detail":[{"loc":[1],"msg":"m"}]}`, `{"detail":{"message":"x"}}`, `{"detail":"File not found"}`, "\xff\xfe"} {
 		for _, status := range []uint16{200, 201, 204, 302, 401, 404, 409, 422, 500, 999} {
 			f.Add(status, "application/json", []byte(body), "http://169.254.169.254/")

@@ -21,9 +21,12 @@ func TestClient_Init(t *testing.T) {
 		"wrong key":    {answer(401, `{}`), []error{ErrUnauthorized}},
 		"not deferred": {answer(404, `{}`), []error{ErrNotDeferred, ErrRefused}},
 		"old server":   {answer(405, `{}`), []error{ErrNotDeferred, ErrRefused}},
-		"invalid":      {answer(422, `{"detail":[{"loc":["body","env"],"msg":"bad","input":"CANARY"}]}`), []error{ErrRefused}},
-		"rolled back":  {answer(500, `{"detail":"Internal Server Error"}`), []error{ErrUnavailable}},
-		"no state":     {answer(200, `{}`), []error{ErrBadAnswer}},
+		"invalid": {
+			answer(422, `{"detail":[{"loc":["body","env"],"msg":"bad","input":"CANARY"}]}`),
+			[]error{ErrRefused},
+		},
+		"rolled back": {answer(500, `{"detail":"Internal Server Error"}`), []error{ErrUnavailable}},
+		"no state":    {answer(200, `{}`), []error{ErrBadAnswer}},
 	} {
 		client, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == ProofPath {
@@ -34,8 +37,10 @@ func TestClient_Init(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			want := `{"session_api_keys":["SESSIONCANARY"],"webhooks":[{"base_url":"http://cp/api/v1/webhooks"}],"env":{"A":"ENVCANARY"}}`
-			if r.URL.Path != "/api/init" || r.Method != "POST" || r.Header.Get(InitKeyHeader) != key || r.Header.Get(KeyHeader) != "" || string(body) != want {
+			want := `{"session_api_keys":["SESSIONCANARY"],` +
+				`"webhooks":[{"base_url":"http://cp/api/v1/webhooks"}],"env":{"A":"ENVCANARY"}}`
+			if r.URL.Path != "/api/init" || r.Method != "POST" || r.Header.Get(InitKeyHeader) != key ||
+				r.Header.Get(KeyHeader) != "" || string(body) != want {
 				t.Errorf("%s: %s %s %v %s", name, r.Method, r.URL, r.Header, body)
 			}
 			c.handler(w, r)
@@ -57,7 +62,8 @@ func TestClient_Init(t *testing.T) {
 
 func TestClient_InitState(t *testing.T) {
 	for body, want := range map[string]error{
-		`{"state":"dormant","error":null}`: nil, `{"state":"ready"}`: nil, `{"state":"initializing"}`: nil, `{"state":"other"}`: ErrBadAnswer, `{}`: ErrBadAnswer,
+		`{"state":"dormant","error":null}`: nil, `{"state":"ready"}`: nil, `{"state":"initializing"}`: nil,
+		`{"state":"other"}`: ErrBadAnswer, `{}`: ErrBadAnswer,
 	} {
 		client, url := serve(t, answer(200, body))
 		state, err := client.InitState(t.Context(), url)
@@ -77,7 +83,13 @@ func TestClient_ServerInfo(t *testing.T) {
 	if err != nil || info != (ServerInfo{Uptime: 90 * time.Second, Idle: 7500 * time.Millisecond, Version: "v1"}) {
 		t.Errorf("%+v, %v", info, err)
 	}
-	for _, body := range []string{`{}`, `{"uptime":1}`, `{"uptime":1,"idle_time":-1}`, `{"uptime":1,"idle_time":1e300}`, `{"uptime":"1","idle_time":1}`} {
+	for _, body := range []string{
+		`{}`,
+		`{"uptime":1}`,
+		`{"uptime":1,"idle_time":-1}`,
+		`{"uptime":1,"idle_time":1e300}`,
+		`{"uptime":"1","idle_time":1}`,
+	} {
 		client, url := serve(t, answer(200, body))
 		if info, err := client.ServerInfo(t.Context(), url); !errors.Is(err, ErrBadAnswer) {
 			t.Errorf("%s: %+v, %v", body, info, err)
@@ -92,7 +104,11 @@ func TestClient_Download(t *testing.T) {
 		none   bool
 	}{
 		"content": {200, nil, false}, "": {200, nil, false}, strings.Repeat("x", 1001): {200, ErrBadAnswer, false},
-		`{"detail":"File not found"}`: {404, ErrNoFile, true}, `{"detail":"Not Found"}`: {404, ErrRefused, false}, `{"detail":"Path is not a file"}`: {400, ErrRefused, false},
+		`{"detail":"File not found"}`: {
+			404,
+			ErrNoFile,
+			true,
+		}, `{"detail":"Not Found"}`: {404, ErrRefused, false}, `{"detail":"Path is not a file"}`: {400, ErrRefused, false},
 	} {
 		client, url := serve(t, guarded(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/api/file/download" || r.URL.Query().Get("path") != "/w/.mark er" {
@@ -158,7 +174,8 @@ func TestClient_PauseAll(t *testing.T) {
 	if err != nil || did != (Paused{Conversations: 5, Interrupted: 1}) {
 		t.Errorf("%+v, %v", did, err)
 	}
-	if got := strings.Join(s.calls, " "); got != "a/pause b/pause c/pause d/pause e/pause c/interrupt prepare-for-sandbox-pause" {
+	if got := strings.Join(s.calls,
+		" "); got != "a/pause b/pause c/pause d/pause e/pause c/interrupt prepare-for-sandbox-pause" {
 		t.Error(got)
 	}
 	// Nothing to pause: one listing and the preparation.
@@ -184,7 +201,9 @@ func TestClient_PauseAllEndsInTime(t *testing.T) {
 	if did.StillRunning != 1 || err == nil || time.Since(begin) > 5*time.Second {
 		t.Errorf("runs on: %+v, %v, %s", did, err, time.Since(begin))
 	}
-	gone := New(Config{Transport: roundTrip(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF })})
+	gone := New(Config{
+		Transport: roundTrip(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }),
+	})
 	if _, err := gone.PauseAll(t.Context(), "http://127.0.0.1:1", key); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("unreachable: %v", err)
 	}
@@ -197,7 +216,8 @@ func TestClient_PauseAllEndsInTime(t *testing.T) {
 		}
 	})
 	begin = time.Now()
-	if _, err := client.PauseAll(t.Context(), url, key); !errors.Is(err, ErrUnreachable) || time.Since(begin) > 5*time.Second {
+	if _, err := client.PauseAll(t.Context(), url, key); !errors.Is(err, ErrUnreachable) ||
+		time.Since(begin) > 5*time.Second {
 		t.Errorf("hanging: %v, %s", err, time.Since(begin))
 	}
 }

@@ -70,7 +70,11 @@ func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, err
 		return did, ctx.Err()
 	}
 	if err == nil && did.StillRunning > 0 {
-		err = &Error{Op: "pause all", Kind: ErrUnavailable, Detail: strconv.Itoa(did.StillRunning) + " conversations did not pause in time"}
+		err = &Error{
+			Op:     "pause all",
+			Kind:   ErrUnavailable,
+			Detail: strconv.Itoa(did.StillRunning) + " conversations did not pause in time",
+		}
 	}
 	return did, err
 }
@@ -85,7 +89,13 @@ func inTime(ctx, within context.Context, err error) error {
 
 // tell sends "pause" or "interrupt" to the conversations not in asked. A conversation that has
 // ended refuses with 400, which is no error.
-func (c *Client) tell(ctx context.Context, baseURL, key string, ids []string, what string, asked map[string]bool) error {
+func (c *Client) tell(
+	ctx context.Context,
+	baseURL, key string,
+	ids []string,
+	what string,
+	asked map[string]bool,
+) error {
 	for _, id := range ids {
 		if asked[id] {
 			continue
@@ -117,7 +127,12 @@ func (c *Client) running(ctx context.Context, baseURL, key string) ([]string, er
 			} `json:"items"`
 			NextPageID string `json:"next_page_id"`
 		}
-		r := request{op: "find running conversations", method: http.MethodGet, key: key, url: baseURL + "/api/conversations/search?" + q.Encode()}
+		r := request{
+			op:     "find running conversations",
+			method: http.MethodGet,
+			key:    key,
+			url:    baseURL + "/api/conversations/search?" + q.Encode(),
+		}
 		if err := c.call(ctx, c.cfg.ProbeTimeout, r, &page); err != nil {
 			return ids, err
 		}

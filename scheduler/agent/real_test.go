@@ -54,7 +54,12 @@ func TestReal_MemberOfAPool(t *testing.T) {
 	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"OH_DEFERRED_INIT=1", "OH_SECRET_KEY=initsecret", "OH_CONVERSATIONS_PATH=" + dir + "/c", "OH_BASH_EVENTS_DIR=" + dir + "/b"}
+	env := []string{
+		"OH_DEFERRED_INIT=1",
+		"OH_SECRET_KEY=initsecret",
+		"OH_CONVERSATIONS_PATH=" + dir + "/c",
+		"OH_BASH_EVENTS_DIR=" + dir + "/b",
+	}
 	url, kill := startAgent(t, bin, env...)
 	c := New(Config{})
 	defer c.Close()
@@ -75,7 +80,8 @@ func TestReal_MemberOfAPool(t *testing.T) {
 		if err := c.Init(t.Context(), url, "initsecret", InitRequest{SessionAPIKeys: []string{key}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Init(t.Context(), url, "initsecret", InitRequest{SessionAPIKeys: []string{"another"}}); !errors.Is(err, ErrNotDormant) {
+		if err := c.Init(t.Context(), url, "initsecret",
+			InitRequest{SessionAPIKeys: []string{"another"}}); !errors.Is(err, ErrNotDormant) {
 			t.Fatal(err)
 		}
 		if _, err := c.Prove(t.Context(), url, key, true); err != nil {
@@ -95,7 +101,10 @@ func TestReal_MemberOfAPool(t *testing.T) {
 	}
 	req := CreateRequest{
 		ConversationID: DashedID("6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01"), Workspace: Workspace{"LocalWorkspace", dir + "/w"},
-		AgentSettings: AgentSettings{AgentKind: "openhands", LLM: LLM{Model: "m", UsageID: "agent"}}, ConfirmationPolicy: Kind{"NeverConfirm"},
+		AgentSettings: AgentSettings{
+			AgentKind: "openhands",
+			LLM:       LLM{Model: "m", UsageID: "agent"},
+		}, ConfirmationPolicy: Kind{"NeverConfirm"},
 	}
 	if _, created, err := c.CreateConversation(t.Context(), url, key, req); err != nil || !created {
 		t.Fatal(created, err)
@@ -111,7 +120,14 @@ func TestReal_MemberOfAPool(t *testing.T) {
 	// exists and the command has ended.
 	var started struct{ ID string }
 	body := []byte(`{"command":"sleep 3","timeout":600}`)
-	if err := c.call(t.Context(), time.Minute, request{op: "start", method: "POST", url: url + "/api/bash/start_bash_command", key: key, body: body}, &started); err != nil {
+	if err := c.call(t.Context(), time.Minute,
+		request{
+			op:     "start",
+			method: "POST",
+			url:    url + "/api/bash/start_bash_command",
+			key:    key,
+			body:   body,
+		}, &started); err != nil {
 		t.Fatal(err)
 	}
 	kill()

@@ -135,7 +135,8 @@ func TestExportImport_WhatASandboxCanMake(t *testing.T) {
 	if err := syscall.Stat(filepath.Join(to, "sparse"), &st); err != nil || st.Blocks > 64 {
 		t.Errorf("the file with a hole takes %d blocks: %v", st.Blocks, err)
 	}
-	if err := archive.Import(t.Context(), to, bytes.NewReader(stream), archive.DefaultLimits()); err == nil || !strings.Contains(err.Error(), "not empty") {
+	if err := archive.Import(t.Context(), to, bytes.NewReader(stream), archive.DefaultLimits()); err == nil ||
+		!strings.Contains(err.Error(), "not empty") {
 		t.Errorf("an import over what is there: %v", err)
 	}
 }
@@ -180,7 +181,8 @@ func TestExport_SendsOnlyWhatChanged(t *testing.T) {
 	// The size stays, and the time of its content is set back. The time of change can't be; it moves
 	// with the next tick of the file system's clock.
 	for after = before; after.Ctim == before.Ctim; {
-		if err := errors.Join(os.WriteFile(path, []byte("BESIDE A"), 0o600), os.Chtimes(path, time.Unix(1, 7), time.Unix(1, 7)), syscall.Stat(path, &after)); err != nil {
+		if err := errors.Join(os.WriteFile(path, []byte("BESIDE A"), 0o600),
+			os.Chtimes(path, time.Unix(1, 7), time.Unix(1, 7)), syscall.Stat(path, &after)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -231,7 +233,9 @@ func TestImport_NeverLeavesTheDirectory(t *testing.T) {
 		},
 		"link":   {{Path: []byte("x"), Kind: archive.KindLink, Target: []byte("../../etc/passwd")}},
 		"device": {{Path: []byte("x"), Kind: "device"}},
-		"pieces": {{Path: []byte("x"), Kind: archive.KindFile, Size: 1, Pieces: []archive.Piece{{Offset: 1 << 62, Length: 0}}}},
+		"pieces": {
+			{Path: []byte("x"), Kind: archive.KindFile, Size: 1, Pieces: []archive.Piece{{Offset: 1 << 62, Length: 0}}},
+		},
 	} {
 		var stream bytes.Buffer
 		w := archive.NewWriter(&stream)

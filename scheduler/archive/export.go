@@ -27,7 +27,14 @@ func Export(ctx context.Context, dir string, known io.Reader, out io.Writer, lim
 		return fmt.Errorf("opening the workspace: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	x := &exporter{ctx: ctx, w: NewWriter(out), known: json.NewDecoder(known), limits: limits, links: map[uint64][]byte{}, buf: make([]byte, 256<<10)}
+	x := &exporter{
+		ctx:    ctx,
+		w:      NewWriter(out),
+		known:  json.NewDecoder(known),
+		limits: limits,
+		links:  map[uint64][]byte{},
+		buf:    make([]byte, 256<<10),
+	}
 	info, err := root.Lstat(".")
 	if err == nil {
 		err = x.entry(root, ".", ".", info)

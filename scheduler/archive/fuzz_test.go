@@ -41,7 +41,18 @@ func (g *grower) byte() int {
 
 // path returns a name that is in no use in one of the directories. Some are no UTF-8.
 func (g *grower) path() string {
-	odd := []string{"n", "\xff\xfe", "a b", "line\nbreak", "é", "\xed\xa0\x80", "'$(x)", strings.Repeat("l", 200), "-rf", "\x01"}
+	odd := []string{
+		"n",
+		"\xff\xfe",
+		"a b",
+		"line\nbreak",
+		"é",
+		"\xed\xa0\x80",
+		"'$(x)",
+		strings.Repeat("l", 200),
+		"-rf",
+		"\x01",
+	}
 	name := fmt.Sprintf("%s%d", odd[g.byte()%len(odd)], len(g.dirs)+len(g.files))
 	return filepath.Join(g.dirs[g.byte()%len(g.dirs)], name)
 }
@@ -102,7 +113,8 @@ func (g *grower) grow() {
 		}
 	case 8:
 		if len(g.files) > 0 {
-			_ = os.Chmod(g.files[g.byte()%len(g.files)], []fs.FileMode{0o755 | fs.ModeSetuid, 0o755 | fs.ModeSetgid, 0}[g.byte()%3])
+			_ = os.Chmod(g.files[g.byte()%len(g.files)],
+				[]fs.FileMode{0o755 | fs.ModeSetuid, 0o755 | fs.ModeSetgid, 0}[g.byte()%3])
 		}
 	}
 }
@@ -214,7 +226,8 @@ func FuzzExportImport_Compare(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 3, 5, 1, 9}, []byte{})                                              // a file that is a hole
 	f.Add([]byte{0, 1, 0, 9, 9, 2, 4, 6, 0, 4, 0, 2, 0, 0, 5, 1, 1, 0, 6, 0, 3, 0}, []byte{}) // links, a socket
 	f.Add([]byte{0, 1, 0, 200, 200, 0, 6, 0, 0, 9, 9, 0, 1, 0, 200, 200, 0, 6, 0, 0, 9, 9}, []byte{1, 0, 0, 1, 2, 3})
-	f.Add([]byte{0, 1, 0, 9, 9, 3, 99, 6, 0, 0, 9, 9, 3, 1, 0, 0, 3, 1, 1, 1, 0, 6, 0, 0, 9, 9}, []byte{0, 1, 1, 2, 2, 3, 4})
+	f.Add([]byte{0, 1, 0, 9, 9, 3, 99, 6, 0, 0, 9, 9, 3, 1, 0, 0, 3, 1, 1, 1, 0, 6, 0, 0, 9, 9},
+		[]byte{0, 1, 1, 2, 2, 3, 4})
 	f.Fuzz(compare)
 }
 

@@ -137,9 +137,10 @@ func TestCollect_LeavesWhatACopyNeeds(t *testing.T) {
 		}
 		// Another leader's copy of the same number, which the state refuses, and one that ended early.
 		_, _ = b.save(base)
-		_, _, err := b.s.Save(t.Context(), "cl", "sb1", base, func(ctx context.Context, known io.Reader, out io.Writer) error {
-			return errors.Join(b.export(ctx, known, io.Discard), errors.New("the client is away"))
-		})
+		_, _, err := b.s.Save(t.Context(), "cl", "sb1", base,
+			func(ctx context.Context, known io.Reader, out io.Writer) error {
+				return errors.Join(b.export(ctx, known, io.Discard), errors.New("the client is away"))
+			})
 		if err == nil || !strings.Contains(err.Error(), "the client is away") {
 			t.Fatalf("a copy that ended early: %v", err)
 		}
@@ -233,7 +234,14 @@ func TestSave_UnchangedFileWithOtherHoles(t *testing.T) {
 			_, err := io.Copy(io.Discard, known)
 			w := archive.NewWriter(out)
 			err = errors.Join(err, w.Entry(&archive.Entry{Path: []byte("."), Kind: archive.KindDir, Mode: 0o755}),
-				w.Entry(&archive.Entry{Path: []byte("f"), Kind: archive.KindFile, Mode: 0o600, Size: 10, Pieces: pieces, Same: same}))
+				w.Entry(&archive.Entry{
+					Path:   []byte("f"),
+					Kind:   archive.KindFile,
+					Mode:   0o600,
+					Size:   10,
+					Pieces: pieces,
+					Same:   same,
+				}))
 			if !same && err == nil {
 				_, err = w.Write([]byte("0123456789"))
 			}

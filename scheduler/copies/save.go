@@ -20,7 +20,10 @@ const objectSize = 4 << 20
 // reads what the copy base, nil for none, knows of it. The copy is not in the state yet: Copy.At is
 // the caller's to set. uploaded is how many bytes of content were new.
 func (s *Store) Save(
-	ctx context.Context, cluster, sandbox string, base *fsm.Copy, export func(ctx context.Context, known io.Reader, out io.Writer) error,
+	ctx context.Context,
+	cluster, sandbox string,
+	base *fsm.Copy,
+	export func(ctx context.Context, known io.Reader, out io.Writer) error,
 ) (made fsm.Copy, uploaded int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,7 +48,8 @@ func (s *Store) Save(
 	cancel()
 	_ = streamIn.CloseWithError(errors.Join(err, context.Canceled))
 	for range 2 {
-		if first := <-done; err != nil && first != nil && !errors.Is(first, context.Canceled) && !errors.Is(first, io.ErrClosedPipe) {
+		if first := <-done; err != nil && first != nil && !errors.Is(first, context.Canceled) &&
+			!errors.Is(first, io.ErrClosedPipe) {
 			err = first // what the other end says is the cause
 		}
 	}
@@ -53,7 +57,12 @@ func (s *Store) Save(
 }
 
 // tellKnown writes what the copy knows of files to out.
-func (s *Store) tellKnown(ctx context.Context, cluster, sandbox string, base *fsm.Copy, out *io.PipeWriter) (err error) {
+func (s *Store) tellKnown(
+	ctx context.Context,
+	cluster, sandbox string,
+	base *fsm.Copy,
+	out *io.PipeWriter,
+) (err error) {
 	defer func() { _ = out.CloseWithError(err) }()
 	if base == nil || base.Sum == "" {
 		return nil

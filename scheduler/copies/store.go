@@ -106,7 +106,12 @@ func (s *Store) Remove(ctx context.Context, cluster, sandbox string) error {
 
 // Unused returns the sandboxes that have copies, are not known, and whose newest object was written
 // before a time by the store's clock. Another leader may be writing what is newer.
-func (s *Store) Unused(ctx context.Context, cluster string, before time.Time, known func(sandbox string) bool) ([]string, error) {
+func (s *Store) Unused(
+	ctx context.Context,
+	cluster string,
+	before time.Time,
+	known func(sandbox string) bool,
+) ([]string, error) {
 	ids, err := s.children(ctx, cluster+"/")
 	if err != nil {
 		return nil, err

@@ -143,7 +143,11 @@ func TestRunner_KeptWorkspace_IsListedAndRemovedByItsBirth(t *testing.T) {
 	// A call for another workspace does not delete it either.
 	for _, other := range []scheduler.Workspace{
 		workspaceOf(next, ""), workspaceOf(next, o.WorkspaceID), workspaceOf(job, "3f1e0d9c-0000-4000-8000-000000000000"),
-		{SandboxID: job.SandboxID, ClusterID: "another-cluster", Birth: job.Birth}, {SandboxID: job.SandboxID, ClusterID: b.cluster},
+		{
+			SandboxID: job.SandboxID,
+			ClusterID: "another-cluster",
+			Birth:     job.Birth,
+		}, {SandboxID: job.SandboxID, ClusterID: b.cluster},
 	} {
 		b.must(b.r.RemoveWorkspace(t.Context(), other))
 	}

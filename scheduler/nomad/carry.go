@@ -95,10 +95,17 @@ func (r *Runner) NewWorkspace(ctx context.Context, job scheduler.Job, avoid []st
 	}
 	for _, v := range after {
 		if v.NodeID == client && !slices.ContainsFunc(before, func(b workspace) bool { return b.ID == v.ID }) {
-			return scheduler.Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth, ID: v.ID, NodeID: client}, nil
+			return scheduler.Workspace{
+				SandboxID: job.SandboxID,
+				ClusterID: job.ClusterID,
+				Birth:     job.Birth,
+				ID:        v.ID,
+				NodeID:    client,
+			}, nil
 		}
 	}
-	return scheduler.Workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad made no volume for %s on client %s", jobID(job.SandboxID), client)
+	return scheduler.Workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad made no volume for %s on client %s",
+		jobID(job.SandboxID), client)
 }
 
 // roomiestBut returns the client with the most free capacity that could run the sandbox, "" for none.
@@ -121,7 +128,13 @@ func (r *Runner) roomiestBut(job scheduler.Job, avoid []string) string {
 }
 
 // Export implements scheduler.Carrier.
-func (r *Runner) Export(ctx context.Context, job scheduler.Job, w scheduler.Workspace, known io.Reader, out io.Writer) error {
+func (r *Runner) Export(
+	ctx context.Context,
+	job scheduler.Job,
+	w scheduler.Workspace,
+	known io.Reader,
+	out io.Writer,
+) error {
 	return r.carry(ctx, job, w, "export", known, out)
 }
 
@@ -132,13 +145,21 @@ func (r *Runner) Import(ctx context.Context, job scheduler.Job, w scheduler.Work
 
 // carry runs sandbox-agent's subcommand beside the workspace, on its client. The content goes through
 // Nomad's exec: the job needs no network, and no credentials.
-func (r *Runner) carry(ctx context.Context, job scheduler.Job, w scheduler.Workspace, what string, in io.Reader, out io.Writer) error {
+func (r *Runner) carry(
+	ctx context.Context,
+	job scheduler.Job,
+	w scheduler.Workspace,
+	what string,
+	in io.Reader,
+	out io.Writer,
+) error {
 	v, err := r.knownVolume(ctx, w.ID)
 	if err != nil {
 		return err
 	}
 	if v.cluster != job.ClusterID || !job.Owns(v.birth) || v.workspace.HostPath == "" {
-		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace volume " + w.ID + " is gone from Nomad, or is not the sandbox's"}
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace volume " + w.ID + " is gone from " +
+			"Nomad, or is not the sandbox's"}
 	}
 	ws, err := r.usable(ctx, job.Template, v.workspace)
 	if err != nil {
@@ -172,7 +193,10 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 	id := carryPrefix + job.SandboxID + "-" + hex.EncodeToString(random)
 	task := &api.Task{
 		Name: carryTask, Driver: string(t.Driver), Resources: &api.Resources{CPU: new(carryCPU), MemoryMB: new(carryMemory)},
-		LogConfig: &api.LogConfig{MaxFiles: new(1), MaxFileSizeMB: new(1)}, RestartPolicy: &api.RestartPolicy{Attempts: new(0), Mode: new("fail")},
+		LogConfig: &api.LogConfig{
+			MaxFiles:      new(1),
+			MaxFileSizeMB: new(1),
+		}, RestartPolicy: &api.RestartPolicy{Attempts: new(0), Mode: new("fail")},
 	}
 	g := &api.TaskGroup{
 		Name: new(carryTask), Count: new(1), Tasks: []*api.Task{task},
@@ -188,7 +212,8 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 			image = t.Image
 		}
 		if image == "" {
-			return nil, nil, &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: "the image of the sandbox has no sandbox-agent that copies workspaces: " +
+			return nil, nil, &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: "the image of the sandbox has no " +
+				"sandbox-agent that copies workspaces: " +
 				"name one that has in workspaces { image } of the nodes' configuration"}
 		}
 		carryInContainer(task, g, ws, image, readonly)
@@ -197,16 +222,21 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 			program = t.Command
 		}
 		if program == "" {
-			return nil, nil, &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: "the command of the sandbox is no sandbox-agent that copies workspaces: " +
+			return nil, nil, &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: "the command of the sandbox is no " +
+				"sandbox-agent that copies workspaces: " +
 				"name one in workspaces { command } of the nodes' configuration"}
 		}
 		task.Config = map[string]any{"command": program, "args": []string{"workspace", "wait", carryLife}}
 	case fsm.DriverMock, fsm.DriverProcess:
-		return nil, nil, &scheduler.Failure{Reason: fsm.ReasonSpec, Detail: "sandboxes with the driver " + string(t.Driver) + " have no workspace to copy"}
+		return nil, nil, &scheduler.Failure{
+			Reason: fsm.ReasonSpec,
+			Detail: "sandboxes with the driver " + string(t.Driver) + " have no workspace to copy",
+		}
 	}
 	return &api.Job{
-		ID: new(id), Name: new(id), Type: new("batch"), Priority: new(carryPriority), Region: optional(r.cfg.Region), Namespace: optional(r.cfg.Namespace),
-		NodePool: optional(r.cfg.NodePool), Datacenters: datacenters(r.cfg), TaskGroups: []*api.TaskGroup{g},
+		ID: new(id), Name: new(id), Type: new("batch"), Priority: new(carryPriority), Region: optional(r.cfg.Region),
+		Namespace: optional(r.cfg.Namespace),
+		NodePool:  optional(r.cfg.NodePool), Datacenters: datacenters(r.cfg), TaskGroups: []*api.TaskGroup{g},
 		Meta: map[string]string{metaCluster: job.ClusterID, metaSandbox: job.SandboxID},
 	}, []string{program}, nil
 }
@@ -223,9 +253,13 @@ func carryInContainer(task *api.Task, g *api.TaskGroup, ws workspace, image stri
 	switch {
 	case ws.HostPath == "": // a trial
 	case ws.Bind:
-		task.Config["mount"] = []map[string]any{{"type": "bind", "source": ws.HostPath, "target": carryTarget, "readonly": readonly}}
+		task.Config["mount"] = []map[string]any{
+			{"type": "bind", "source": ws.HostPath, "target": carryTarget, "readonly": readonly},
+		}
 	default:
-		task.VolumeMounts = []*api.VolumeMount{{Volume: new(volumeName), Destination: new(carryTarget), ReadOnly: new(readonly)}}
+		task.VolumeMounts = []*api.VolumeMount{
+			{Volume: new(volumeName), Destination: new(carryTarget), ReadOnly: new(readonly)},
+		}
 		g.Volumes = map[string]*api.VolumeRequest{volumeName: {
 			// Nomad places no job that asks for a writer's access read-only; the mount alone is.
 			Name: volumeName, Type: "host", Source: ws.Name,
@@ -291,7 +325,14 @@ func (r *Runner) endCarrier(ctx context.Context, id string) {
 
 // exec runs the command in the allocation of a task with the driver. It ends when nothing flows for a
 // while.
-func (r *Runner) exec(ctx context.Context, driver fsm.Driver, alloc *api.Allocation, command []string, in io.Reader, out io.Writer) error {
+func (r *Runner) exec(
+	ctx context.Context,
+	driver fsm.Driver,
+	alloc *api.Allocation,
+	command []string,
+	in io.Reader,
+	out io.Writer,
+) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	quiet := fsm.Errorf(fsm.CodeScheduler, "the workspace's Nomad client has sent and taken nothing for %s", carryQuiet)
@@ -300,7 +341,9 @@ func (r *Runner) exec(ctx context.Context, driver fsm.Driver, alloc *api.Allocat
 	// The library's exec takes a plain transport only.
 	inner, token := r.transport.current()
 	client, err := api.NewClient(&api.Config{
-		Address: r.cfg.Address, Region: r.cfg.Region, Namespace: r.cfg.Namespace, SecretID: token, HttpClient: &http.Client{Transport: inner},
+		Address: r.cfg.Address, Region: r.cfg.Region, Namespace: r.cfg.Namespace, SecretID: token, HttpClient: &http.Client{
+			Transport: inner,
+		},
 	})
 	if err != nil {
 		return err
@@ -316,7 +359,11 @@ func (r *Runner) exec(ctx context.Context, driver fsm.Driver, alloc *api.Allocat
 		if driver == fsm.DriverRawExec {
 			capability = "alloc-exec or alloc-node-exec"
 		}
-		return &scheduler.Denied{Path: "the namespace " + r.cfg.namespace(), Capability: capability, Detail: "Nomad: " + opExec + ": " + err.Error()}
+		return &scheduler.Denied{
+			Path:       "the namespace " + r.cfg.namespace(),
+			Capability: capability,
+			Detail:     "Nomad: " + opExec + ": " + err.Error(),
+		}
 	case err != nil:
 		return fsm.Errorf(fsm.CodeScheduler, "Nomad: %s: %v", opExec, err)
 	case code != 0:

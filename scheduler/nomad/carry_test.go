@@ -75,21 +75,24 @@ func TestCarry_MovesAWorkspaceToAnotherClient(t *testing.T) {
 	if next.NodeID == list[0].NodeID || next.NodeID == "" {
 		t.Fatalf("the new workspace is %+v", next)
 	}
-	if _, err := b.r.NewWorkspace(t.Context(), job, []string{list[0].NodeID, next.NodeID}); err == nil || !strings.Contains(err.Error(), "no other Nomad client") {
+	if _, err := b.r.NewWorkspace(t.Context(), job, []string{list[0].NodeID, next.NodeID}); err == nil ||
+		!strings.Contains(err.Error(), "no other Nomad client") {
 		t.Errorf("a third one: %v", err)
 	}
 	var stream bytes.Buffer
 	b.must(b.r.Export(t.Context(), job, list[0], strings.NewReader(""), &stream))
 	whole := bytes.Clone(stream.Bytes())
 	// A stream that breaks off is no import, and the sandbox keeps its first workspace.
-	if err := b.r.Import(t.Context(), job, next, bytes.NewReader(whole[:len(whole)/2])); err == nil || !strings.Contains(err.Error(), "damaged") {
+	if err := b.r.Import(t.Context(), job, next, bytes.NewReader(whole[:len(whole)/2])); err == nil ||
+		!strings.Contains(err.Error(), "damaged") {
 		t.Errorf("half of the stream: %v", err)
 	}
 	b.must(b.r.RemoveWorkspace(t.Context(), next))
 	next, err = b.r.NewWorkspace(t.Context(), job, []string{list[0].NodeID})
 	b.must(err)
 	b.must(b.r.Import(t.Context(), job, next, bytes.NewReader(whole)))
-	if list, err = b.r.ListWorkspaces(t.Context(), job); err != nil || len(list) != 2 || !list[0].Current || list[1].Current {
+	if list, err = b.r.ListWorkspaces(t.Context(), job); err != nil || len(list) != 2 || !list[0].Current ||
+		list[1].Current {
 		t.Errorf("before the move ended its workspaces were %+v: %v", list, err)
 	}
 	job.Volume, job.HasVersion, job.ModifyIndex = next.ID, false, o.ModifyIndex
@@ -112,5 +115,8 @@ func TestCarry_MovesAWorkspaceToAnotherClient(t *testing.T) {
 	o = b.look(job, "it has stopped again", func(o scheduler.Observed) bool { return o.Stopped && o.Live == 0 })
 	job.ModifyIndex = o.ModifyIndex
 	b.must(b.r.Start(t.Context(), job))
-	b.look(job, "it runs there again", func(o scheduler.Observed) bool { return o.Up && o.Placement.NodeID == next.NodeID })
+	b.look(job, "it runs there again", func(o scheduler.Observed) bool {
+		return o.Up &&
+			o.Placement.NodeID == next.NodeID
+	})
 }

@@ -66,7 +66,8 @@ func (r *Runner) tryCarrier(ctx context.Context, job scheduler.Job, client strin
 	if err != nil {
 		return fmt.Errorf("on the Nomad client %s: %w", client, err)
 	}
-	if err := r.exec(ctx, job.Template.Driver, alloc, append(command, "workspace", "wait", "0s"), strings.NewReader(""), io.Discard); err != nil {
+	if err := r.exec(ctx, job.Template.Driver, alloc, append(command, "workspace", "wait", "0s"), strings.NewReader(""),
+		io.Discard); err != nil {
 		return fmt.Errorf("on the Nomad client %s: %w", client, err)
 	}
 	return nil
@@ -91,7 +92,8 @@ func (r *Runner) roomFor(avoid []string, sandboxes []*fsm.Sandbox) error {
 		job := scheduler.Job{Template: sb.Template}
 		best := -1
 		for i := range free {
-			if c := &free[i]; r.suits(c, sb.Template) && c.leftFor(job) >= 0 && (best < 0 || c.leftFor(job) > free[best].leftFor(job)) {
+			if c := &free[i]; r.suits(c, sb.Template) && c.leftFor(job) >= 0 &&
+				(best < 0 || c.leftFor(job) > free[best].leftFor(job)) {
 				best = i
 			}
 		}
@@ -105,7 +107,8 @@ func (r *Runner) roomFor(avoid []string, sandboxes []*fsm.Sandbox) error {
 	}
 	if without > 0 {
 		return &scheduler.Failure{Reason: fsm.ReasonNoCapacity, Detail: fmt.Sprintf(
-			"the other Nomad clients have no room for %d of %d sandboxes (sandbox %s is the largest of them): add a client, or pause or delete sandboxes", without, len(sandboxes), first)}
+			"the other Nomad clients have no room for %d of %d sandboxes (sandbox %s is the largest of them): add a client, "+
+				"or pause or delete sandboxes", without, len(sandboxes), first)}
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ func (r *Runner) Clients(ctx context.Context, clusterID string) ([]scheduler.Cli
 			continue
 		}
 		byID[s.ID] = &scheduler.Client{
-			ID: s.ID, Name: s.Name, Status: s.Status, Eligible: s.SchedulingEligibility == api.NodeSchedulingEligible && !s.Drain,
+			ID: s.ID, Name: s.Name, Status: s.Status, Eligible: s.SchedulingEligibility == api.NodeSchedulingEligible &&
+				!s.Drain,
 		}
 	}
 	for id, c := range capacities {

@@ -31,7 +31,8 @@ func confine(config map[string]any, t fsm.Template, ws workspace) {
 	if !mounted(t, ws) {
 		// A bind mount of a missing directory fails, while the driver's short form would create
 		// an empty one.
-		mounts = append(mounts, map[string]any{"type": "bind", "source": ws.HostPath, "target": t.VolumePath, "readonly": false})
+		mounts = append(mounts,
+			map[string]any{"type": "bind", "source": ws.HostPath, "target": t.VolumePath, "readonly": false})
 	}
 	if t.ReadonlyRootfs {
 		config["readonly_rootfs"] = true

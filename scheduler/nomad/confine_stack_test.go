@@ -137,7 +137,8 @@ func TestRunner_Docker_IsConfined(t *testing.T) {
 		{"no swap", h.MemorySwap == h.Memory, h.MemorySwap},
 		{"no name for the host", len(h.ExtraHosts) == 0, h.ExtraHosts},
 		{"not privileged", !h.Privileged && len(h.Devices) == 0, h.Devices},
-		{"its own namespaces", h.NetworkMode != "host" && h.PidMode == "" && h.UTSMode == "" && h.UsernsMode == "" && h.IpcMode == "private",
+		{"its own namespaces", h.NetworkMode != "host" && h.PidMode == "" && h.UTSMode == "" && h.UsernsMode == "" &&
+			h.IpcMode == "private",
 			[]string{h.NetworkMode, h.PidMode, h.UTSMode, h.UsernsMode, h.IpcMode}},
 		{"ports on one address", !h.PublishAllPorts && publishedOn(c, "127.0.0.1"), c.NetworkSettings.Ports},
 	} {
@@ -149,10 +150,12 @@ func TestRunner_Docker_IsConfined(t *testing.T) {
 	_, o2 := b.started(second)
 	other := net.JoinHostPort(b.inspect(o2).NetworkSettings.IPAddress, "8000")
 	gateway := c.NetworkSettings.Gateway
-	p := b.probe(c, nomadAt(t, b, "127.0.0.1"), nomadAt(t, b, gateway), nomadAt(t, b, "host.docker.internal"), "169.254.169.254:80", other)
+	p := b.probe(c, nomadAt(t, b, "127.0.0.1"), nomadAt(t, b, gateway), nomadAt(t, b, "host.docker.internal"),
+		"169.254.169.254:80", other)
 	t.Logf("inside: %v\n%v\n%v", p.Status, p.Errors, p.Dials)
 	for name, want := range map[string]string{
-		"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
+		"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1",
+		"Seccomp": "2",
 	} {
 		if p.Status[name] != want {
 			t.Errorf("inside, %s is %s, want %s", name, p.Status[name], want)
@@ -201,10 +204,13 @@ func TestRunner_Docker_TakesOptions(t *testing.T) {
 	b := benchWith(t, func(c *nomad.Config) { c.HostNetwork = hostNetwork })
 	job := b.bridgedJob()
 	tmpl := &job.Template
-	tmpl.Image, tmpl.User, tmpl.CapAdd, tmpl.Runtime, tmpl.ReadonlyRootfs = b.probeImage(), "10001:10001", []string{"CHOWN"}, "runc", true
+	tmpl.Image, tmpl.User, tmpl.CapAdd, tmpl.Runtime, tmpl.ReadonlyRootfs = b.probeImage(), "10001:10001", []string{
+		"CHOWN",
+	}, "runc", true
 	job, o := b.started(job)
 	c := b.inspect(o)
-	if h := c.HostConfig; len(h.CapAdd) != 1 || !strings.HasSuffix(strings.ToUpper(h.CapAdd[0]), "CHOWN") || !h.ReadonlyRootfs || h.Runtime != "runc" || c.Config.User != "10001:10001" {
+	if h := c.HostConfig; len(h.CapAdd) != 1 || !strings.HasSuffix(strings.ToUpper(h.CapAdd[0]), "CHOWN") ||
+		!h.ReadonlyRootfs || h.Runtime != "runc" || c.Config.User != "10001:10001" {
 		t.Errorf("container %+v", c)
 	}
 	if o.Placement.Address == "127.0.0.1" || !publishedOn(c, o.Placement.Address) {

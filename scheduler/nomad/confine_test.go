@@ -18,7 +18,8 @@ import (
 // privileged, pid_mode, ipc_mode, uts_mode, userns_mode, devices, volumes, volume_driver, sysctl,
 // cgroupns, group_add, extra_hosts and labels are not among them.
 var dockerMembers = []string{
-	"args", "cap_add", "cap_drop", "command", "image", "mount", "network_mode", "pids_limit", "ports", "readonly_rootfs", "runtime",
+	"args", "cap_add", "cap_drop", "command", "image", "mount", "network_mode", "pids_limit", "ports", "readonly_rootfs",
+	"runtime",
 	"security_opt",
 }
 
@@ -34,9 +35,12 @@ func FuzzJobSpec_StaysConfined(f *testing.F) {
 		f.Add(raw, "abc", "c1/aa/7", c.deferred, c.ws.Bind)
 	}
 	for _, bad := range []string{
-		`{"driver":"docker","image":"a:1","volume_path":"/w","network_mode":"container:x","ports":{"AGENT_SERVER":1},"cap_add":["SYS_ADMIN"],"user":"0:0"}`,
-		`{"driver":"docker","image":"a:1","volume_path":"/w","network_mode":"none","runtime":"../x","ports":{"AGENT_SERVER":1},"privileged":true,"pid_mode":"host"}`,
-		`{"driver":"docker","image":"${meta.x}","volume_path":"/","command":"seccomp=unconfined","args":["--privileged","security_opt"],"ports":{"AGENT_SERVER":0}}`,
+		`{"driver":"docker","image":"a:1","volume_path":"/w","network_mode":"container:x","ports":{"AGENT_SERVER":1},` +
+			`"cap_add":["SYS_ADMIN"],"user":"0:0"}`,
+		`{"driver":"docker","image":"a:1","volume_path":"/w","network_mode":"none","runtime":"../x",` +
+			`"ports":{"AGENT_SERVER":1},"privileged":true,"pid_mode":"host"}`,
+		`{"driver":"docker","image":"${meta.x}","volume_path":"/","command":"seccomp=unconfined","args":["--privileged",` +
+			`"security_opt"],"ports":{"AGENT_SERVER":0}}`,
 	} {
 		f.Add([]byte(bad), `a" }}{{ env "X"`, "privileged", false, true)
 	}
@@ -74,7 +78,12 @@ func checkConfined(t *testing.T, spec *api.Job, tmpl fsm.Template, ws workspace)
 			t.Errorf("the container has %s = %v", name, config[name])
 		}
 	}
-	want := map[string]any{"cap_drop": []string{"all"}, "security_opt": []string{"no-new-privileges"}, "pids_limit": maxPids, "network_mode": "bivouac"}
+	want := map[string]any{
+		"cap_drop":     []string{"all"},
+		"security_opt": []string{"no-new-privileges"},
+		"pids_limit":   maxPids,
+		"network_mode": "bivouac",
+	}
 	if tmpl.NetworkMode == "host" {
 		want["network_mode"] = "host"
 	}
@@ -83,7 +92,8 @@ func checkConfined(t *testing.T, spec *api.Job, tmpl fsm.Template, ws workspace)
 			t.Errorf("%s is %v, want %v", name, config[name], value)
 		}
 	}
-	if added, ok := config["cap_add"]; ok && !reflect.DeepEqual(added, tmpl.CapAdd) || config["runtime"] != nil && config["runtime"] != tmpl.Runtime {
+	if added, ok := config["cap_add"]; ok && !reflect.DeepEqual(added, tmpl.CapAdd) ||
+		config["runtime"] != nil && config["runtime"] != tmpl.Runtime {
 		t.Errorf("the container has %v and %v, the spec says %v and %q", added, config["runtime"], tmpl.CapAdd, tmpl.Runtime)
 	}
 	if image, _ := config["image"].(string); image != tmpl.Image || strings.Contains(image, "${") {
@@ -96,14 +106,17 @@ func checkConfined(t *testing.T, spec *api.Job, tmpl fsm.Template, ws workspace)
 	if r := task.Resources; len(r.Devices) != 0 || r.MemoryMaxMB != nil || r.SecretsMB != nil {
 		t.Errorf("resources %+v", r)
 	}
-	if len(task.Artifacts) != 0 || len(task.Templates) != 1 || *task.Templates[0].DestPath != "secrets/session.env" || task.Identity != nil || len(task.Identities) != 0 {
+	if len(task.Artifacts) != 0 || len(task.Templates) != 1 || *task.Templates[0].DestPath != "secrets/session.env" ||
+		task.Identity != nil || len(task.Identities) != 0 {
 		t.Errorf("the task fetches %v, renders %v and has the identities %v", task.Artifacts, task.Templates, task.Identities)
 	}
 	if v := task.Vault; v == nil || *v.Env || !*v.DisableFile || len(v.Policies) != 0 {
 		t.Errorf("the task sees a token of Vault: %+v", v)
 	}
 	names := slices.Sorted(maps.Keys(spec.Meta))
-	if extra := slices.DeleteFunc(names, func(n string) bool { return strings.HasPrefix(n, "bivouac_") }); len(extra) != 0 || len(group.Meta)+len(task.Meta) != 0 {
+	if extra := slices.DeleteFunc(names,
+		func(n string) bool { return strings.HasPrefix(n, "bivouac_") }); len(extra) != 0 ||
+		len(group.Meta)+len(task.Meta) != 0 {
 		t.Errorf("meta %v, %v, %v", spec.Meta, group.Meta, task.Meta)
 	}
 }
@@ -125,7 +138,17 @@ func checkMounts(t *testing.T, config map[string]any, tmpl fsm.Template, ws work
 // TestConfig_DockerNetwork: what docker takes for a namespace of the host or of another container
 // is no network.
 func TestConfig_DockerNetwork(t *testing.T) {
-	for _, bad := range []string{"host", "none", "default", "container:abc", "ns:/proc/1/ns/net", "a b", "-x", "../x", strings.Repeat("a", 65)} {
+	for _, bad := range []string{
+		"host",
+		"none",
+		"default",
+		"container:abc",
+		"ns:/proc/1/ns/net",
+		"a b",
+		"-x",
+		"../x",
+		strings.Repeat("a", 65),
+	} {
 		c := DefaultConfig()
 		c.DockerNetwork = bad
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "docker network") {

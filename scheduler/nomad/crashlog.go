@@ -57,7 +57,8 @@ type crash struct{ job, alloc string }
 // newReaders makes readers that end with ctx.
 func (r *Runner) newReaders(ctx context.Context) *readers {
 	rs := &readers{
-		r: r, queue: make(chan crash, maxReading), read: make(chan crash), asked: map[string]bool{}, waits: map[string]time.Time{},
+		r: r, queue: make(chan crash, maxReading), read: make(chan crash), asked: map[string]bool{},
+		waits: map[string]time.Time{},
 	}
 	for range readersAtOnce {
 		rs.wg.Go(func() { rs.run(ctx) })
@@ -141,7 +142,8 @@ func oneLine(text string) string {
 // mask hides long words of letters and digits, such as keys and tokens: the detail of a failure
 // is stored and logged. Ids may stay.
 func mask(text string) string {
-	word, id := regexp.MustCompile(`[A-Za-z0-9_-]{24,}`), regexp.MustCompile(`^(sandbox-)?([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+	word, id := regexp.MustCompile(`[A-Za-z0-9_-]{24,}`), regexp.MustCompile(`^(sandbox-)?([0-9a-f]{32}|[0-9a-f]{8}`+
+		`(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
 	return word.ReplaceAllStringFunc(text, func(w string) string {
 		if !strings.ContainsAny(w, "0123456789") || id.MatchString(w) {
 			return w

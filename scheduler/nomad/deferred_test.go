@@ -31,7 +31,8 @@ func TestRunner_DeferredMember_HasASecretAndNoKey(t *testing.T) {
 			if err := get(t.Context(), url+"/api/conversations/count", key(job.SandboxID)); err == nil {
 				t.Fatal("a member that nobody claimed takes a key")
 			}
-			b.must(agent.New(agent.Config{}).Init(t.Context(), url, secret, agent.InitRequest{SessionAPIKeys: []string{key(job.SandboxID)}}))
+			b.must(agent.New(agent.Config{}).Init(t.Context(), url, secret,
+				agent.InitRequest{SessionAPIKeys: []string{key(job.SandboxID)}}))
 			b.must(get(t.Context(), url+"/api/conversations/count", key(job.SandboxID)))
 
 			// The job of the claimed sandbox has the key; the workspace is the same.
@@ -58,7 +59,9 @@ func TestRunner_MockDriver_IsUpByNomadsWord(t *testing.T) {
 	b := newBench(t)
 	job := b.job(fsm.DriverRawExec)
 	job.Template = fsm.Template{
-		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{
+			fsm.PortAgentServer: 0,
+		},
 	}
 	for range 2 {
 		b.must(b.r.Start(t.Context(), job))

@@ -68,18 +68,23 @@ func TestRunner_Drain_IsToldAndLeavesTimeToPause(t *testing.T) {
 	b.r, err = nomad.New(b.config)
 	b.must(err)
 	t.Cleanup(b.r.Close)
-	if o := b.observed(job); o.Client != scheduler.ClientClosed || !strings.HasSuffix(o.ClientDetail, "takes no jobs (it is ineligible)") {
+	if o := b.observed(job); o.Client != scheduler.ClientClosed ||
+		!strings.HasSuffix(o.ClientDetail, "takes no jobs (it is ineligible)") {
 		t.Errorf("to another leader: %+v", o)
 	}
 	job.ModifyIndex = b.observed(job).ModifyIndex
 	b.must(b.r.Start(t.Context(), job))
 	o = b.look(job, "why it is not placed", func(o scheduler.Observed) bool { return o.Waiting != nil })
-	if o.Waiting.Reason != fsm.ReasonNoCapacity || !strings.HasSuffix(o.Waiting.Detail, "takes no jobs (it is ineligible), and its workspace is there") {
+	if o.Waiting.Reason != fsm.ReasonNoCapacity || !strings.HasSuffix(o.Waiting.Detail,
+		"takes no jobs (it is ineligible), and its workspace is there") {
 		t.Errorf("a start on a client that takes no jobs waits for %+v", o.Waiting)
 	}
 	b.cli("node", "eligibility", "-enable", home)
 	reports.await(t, "the client takes jobs again", job.SandboxID, patience, client(""))
-	b.look(job, "placement", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil && o.Placement.NodeID == home })
+	b.look(job, "placement", func(o scheduler.Observed) bool {
+		return o.Up && o.Placement != nil &&
+			o.Placement.NodeID == home
+	})
 
 	// The deadline still applies.
 	b.cli("node", "drain", "-enable", "-yes", "-detach", "-deadline", "3s", home)
@@ -129,7 +134,8 @@ func TestWatch_DrainInAGap(t *testing.T) {
 	f := newFake(t, nil)
 	node := func(id string, drain bool, index uint64) map[string]any {
 		return map[string]any{
-			"ID": id, "Name": "name-of-" + id, "Status": "ready", "SchedulingEligibility": "eligible", "Drain": drain, "ModifyIndex": index,
+			"ID": id, "Name": "name-of-" + id, "Status": "ready", "SchedulingEligibility": "eligible", "Drain": drain,
+			"ModifyIndex": index,
 		}
 	}
 	f.job("a", "one", "running", started)
@@ -154,7 +160,8 @@ func TestWatch_DrainInAGap(t *testing.T) {
 	w.await(t, "a client that left in the gap", "b", patience, client(scheduler.ClientAwayNow, "no longer known to Nomad"))
 	f.frames <- frame(910, map[string]any{"Node": node("one", false, 910)})
 	w.await(t, "the drain is taken back", "a", patience, client("", ""))
-	f.frames <- fmt.Sprintf(`{"Index":920,"Events":[{"Index":920,"Type":"NodeDrain","Payload":{"Node":{"ID":"one","Name":"one",`+
+	f.frames <- fmt.Sprintf(`{"Index":920,"Events":[{"Index":920,"Type":"NodeDrain",`+
+		`"Payload":{"Node":{"ID":"one","Name":"one",`+
 		`"Status":"ready","SchedulingEligibility":"ineligible","DrainStrategy":{"Deadline":1},"ModifyIndex":%d}}}]}`, 920)
 	w.await(t, "a drain as events tell it", "a", patience, client(scheduler.ClientDraining, "one is drained"))
 }

@@ -71,7 +71,8 @@ func addKey(cfg Config, job scheduler.Job, task *api.Task) *scheduler.Failure {
 	// The key is needed only when the task starts. A token that is renewed would end the task
 	// when its renewal and one login fail.
 	task.Vault = &api.Vault{
-		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"), AllowTokenExpiration: new(true),
+		Role: cfg.VaultRole, Env: new(false), DisableFile: new(true), ChangeMode: new("noop"),
+		AllowTokenExpiration: new(true),
 	}
 	task.Templates = []*api.Template{{
 		EmbeddedTmpl: new(data), DestPath: new("secrets/session.env"), Envvars: new(true), ChangeMode: new("noop"),
@@ -86,7 +87,8 @@ func vaultEntry(cfg Config, job scheduler.Job) (string, *scheduler.Failure) {
 	leaf, ok := strings.CutPrefix(job.KeyRef.Path, fsm.SandboxSecrets(job.SandboxID))
 	if !ok || leaf == "" {
 		return "", &scheduler.Failure{
-			Reason: fsm.ReasonSecretStore, Detail: fmt.Sprintf("the sandbox's key is at %q, where its job can't read it", job.KeyRef.Path),
+			Reason: fsm.ReasonSecretStore, Detail: fmt.Sprintf("the sandbox's key is at %q, where its job can't read it",
+				job.KeyRef.Path),
 		}
 	}
 	entry := fmt.Sprintf("%s/data/%s/%s/%s", cfg.VaultMount, cfg.namespace(), jobID(job.SandboxID), leaf)

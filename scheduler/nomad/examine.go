@@ -53,7 +53,8 @@ func (r *Runner) Examine(ctx context.Context, drivers []fsm.Driver) []Check {
 	})
 	switch {
 	case err != nil:
-		e.add(CheckFail, "nomad", "%s does not answer: %s; look at nomad { address } and ca_file, and whether Nomad runs", r.cfg.Address, callCause(err))
+		e.add(CheckFail, "nomad", "%s does not answer: %s; look at nomad { address } and ca_file, and whether Nomad runs",
+			r.cfg.Address, callCause(err))
 		return e.found
 	case leader == "":
 		e.add(CheckFail, "nomad", "%s answers and has no leader: bring its servers back", r.cfg.Address)
@@ -105,26 +106,34 @@ func (e *examination) token(ctx context.Context) (rules []policyRules, tested bo
 		return err
 	})
 	switch {
-	case err == nil && token.AccessorID == "acls-disabled", err != nil && strings.Contains(err.Error(), "ACL support disabled"):
-		e.add(CheckWarn, "nomad.token", "Nomad's ACLs are off: whoever reaches it may do everything; turn them on (deploy/nomad/bivouac.policy.hcl)")
+	case err == nil && token.AccessorID == "acls-disabled", err != nil &&
+		strings.Contains(err.Error(), "ACL support disabled"):
+		e.add(CheckWarn, "nomad.token",
+			"Nomad's ACLs are off: whoever reaches it may do everything; turn them on (deploy/nomad/bivouac.policy.hcl)")
 		return nil, false
 	case e.r.cfg.Token == "" && e.r.cfg.TokenFile == "": // the anonymous token may be known
-		e.add(CheckFail, "nomad.token", "Nomad's ACLs are on and nomad { token_file } is not set: issue a token with deploy/nomad/bivouac.policy.hcl")
+		e.add(CheckFail, "nomad.token",
+			"Nomad's ACLs are on and nomad { token_file } is not set: issue a token with deploy/nomad/bivouac.policy.hcl")
 		return nil, false
 	case refusal(err) == http.StatusForbidden, refusal(err) == http.StatusBadRequest, refusal(err) == http.StatusNotFound:
-		e.add(CheckFail, "nomad.token", "Nomad does not know the token: issue another with deploy/nomad/bivouac.policy.hcl, and write it to nomad { token_file }")
+		e.add(CheckFail, "nomad.token",
+			"Nomad does not know the token: issue another with deploy/nomad/bivouac.policy.hcl, "+
+				"and write it to nomad { token_file }")
 		return nil, false
 	case err != nil:
 		e.add(CheckFail, "nomad.token", "Nomad does not tell of the token: %s", err)
 		return nil, false
 	case token.Type == "management":
-		e.add(CheckWarn, "nomad.token", "it is a management token, which may do everything: issue one with deploy/nomad/bivouac.policy.hcl")
+		e.add(CheckWarn, "nomad.token",
+			"it is a management token, which may do everything: issue one with deploy/nomad/bivouac.policy.hcl")
 		return nil, false
 	}
 	if end := token.ExpirationTime; end != nil && time.Until(*end) < tokenWarning {
-		e.add(CheckWarn, "nomad.token", "it ends on %s: issue another, and write it to nomad { token_file }", end.UTC().Format(time.RFC3339))
+		e.add(CheckWarn, "nomad.token", "it ends on %s: issue another, and write it to nomad { token_file }",
+			end.UTC().Format(time.RFC3339))
 	} else {
-		e.add(CheckOK, "nomad.token", "%q with %s", token.Name, strings.Join(append([]string{"its policies"}, token.Policies...), " "))
+		e.add(CheckOK, "nomad.token", "%q with %s", token.Name,
+			strings.Join(append([]string{"its policies"}, token.Policies...), " "))
 	}
 	return e.rules(ctx), true
 }
@@ -183,8 +192,10 @@ func (e *examination) permissions(ctx context.Context) {
 		subject := "nomad.permission"
 		switch err := e.ask(ctx, p.call); {
 		case refusal(err) == http.StatusForbidden:
-			e.add(CheckFail, subject, "the token lacks %s on %s: apply deploy/nomad/bivouac.policy.hcl again", p.capability, p.path)
-		case err != nil && refusal(err) == 0 && !errors.As(err, new(api.ErrCASConflict)) && !errors.Is(err, api.ErrVariablePathNotFound):
+			e.add(CheckFail, subject, "the token lacks %s on %s: apply deploy/nomad/bivouac.policy.hcl again", p.capability,
+				p.path)
+		case err != nil && refusal(err) == 0 && !errors.As(err, new(api.ErrCASConflict)) &&
+			!errors.Is(err, api.ErrVariablePathNotFound):
 			e.add(CheckWarn, subject, "%s on %s could not be tested: %s", p.capability, p.path, err)
 		default:
 			e.add(CheckOK, subject, "%s on %s", p.capability, p.path)
@@ -240,7 +251,8 @@ func (e *examination) rules(ctx context.Context) (all []policyRules) {
 // written judges the permissions that only the policies' text shows.
 func (e *examination) written(all []policyRules, drivers []fsm.Driver) {
 	if len(all) == 0 {
-		e.add(CheckWarn, "nomad.permission", "read-logs, alloc-exec and mounting volumes could not be tested: Nomad does not show the token's policies")
+		e.add(CheckWarn, "nomad.permission",
+			"read-logs, alloc-exec and mounting volumes could not be tested: Nomad does not show the token's policies")
 		return
 	}
 	may := func(rules func(policyRules) []namedRule, name, capability string) bool {
@@ -267,10 +279,13 @@ func (e *examination) written(all []policyRules, drivers []fsm.Driver) {
 		if p.has {
 			e.add(CheckOK, "nomad.permission", "%s on %s, by the policy's text", p.capability, p.shown)
 		} else {
-			e.add(CheckFail, "nomad.permission", "the token's policies lack %s on %s: apply deploy/nomad/bivouac.policy.hcl again", p.capability, p.shown)
+			e.add(CheckFail, "nomad.permission",
+				"the token's policies lack %s on %s: apply deploy/nomad/bivouac.policy.hcl again", p.capability, p.shown)
 		}
 	}
 	if slices.Contains(drivers, fsm.DriverRawExec) && !may(namespaces, e.r.cfg.namespace(), "alloc-node-exec") {
-		e.add(CheckWarn, "nomad.permission", "the token's policies lack alloc-node-exec on the namespace %s: workspaces of raw_exec can't be copied or moved without it", e.r.cfg.namespace())
+		e.add(CheckWarn, "nomad.permission",
+			"the token's policies lack alloc-node-exec on the namespace %s: "+
+				"workspaces of raw_exec can't be copied or moved without it", e.r.cfg.namespace())
 	}
 }

@@ -69,7 +69,9 @@ func (e *examination) clients(ctx context.Context, drivers []fsm.Driver) {
 		}
 	}
 	if len(usable) == 0 {
-		e.add(CheckFail, "nomad.clients", "none of %d clients takes jobs in the node pool %s: no sandbox starts; see \"nomad node status\", and nomad { node_pool datacenters }", len(stubs), pool)
+		e.add(CheckFail, "nomad.clients",
+			"none of %d clients takes jobs in the node pool %s: no sandbox starts; see \"nomad node status\", "+
+				"and nomad { node_pool datacenters }", len(stubs), pool)
 		return
 	}
 	e.add(CheckOK, "nomad.clients", "%d of %d take jobs in the node pool %s", len(usable), len(stubs), pool)
@@ -92,13 +94,15 @@ func (e *examination) drivers(usable []*api.NodeListStub, needed []fsm.Driver) {
 		for _, d := range slices.Sorted(maps.Keys(healthy)) {
 			list = append(list, string(d))
 		}
-		e.add(CheckOK, "nomad.drivers", "healthy: %s; which ones specs need is not known without a node's answer", strings.Join(list, ", "))
+		e.add(CheckOK, "nomad.drivers", "healthy: %s; which ones specs need is not known without a node's answer",
+			strings.Join(list, ", "))
 		return
 	}
 	for _, d := range needed {
 		switch n := healthy[d]; {
 		case n == 0:
-			e.add(CheckFail, "nomad.drivers", "no client has a healthy driver %s, which a spec needs: see \"nomad node status -verbose\"", d)
+			e.add(CheckFail, "nomad.drivers",
+				"no client has a healthy driver %s, which a spec needs: see \"nomad node status -verbose\"", d)
 		case n < len(usable):
 			e.add(CheckWarn, "nomad.drivers", "%d of %d clients have a healthy driver %s, which a spec needs", n, len(usable), d)
 		default:
@@ -129,9 +133,11 @@ func (e *examination) plugin(ctx context.Context, usable []*api.NodeListStub) {
 			network++
 		}
 	}
-	e.share("nomad.volume_plugin", "the volume plugin "+e.r.cfg.VolumePlugin, "workspaces can't be made there; see deploy/nomad/client.hcl", with, asked)
+	e.share("nomad.volume_plugin", "the volume plugin "+e.r.cfg.VolumePlugin,
+		"workspaces can't be made there; see deploy/nomad/client.hcl", with, asked)
 	if e.r.cfg.HostNetwork != "" {
-		e.share("nomad.host_network", "the host_network "+e.r.cfg.HostNetwork, "sandboxes have no ports there; see deploy/nomad/client.hcl", network, asked)
+		e.share("nomad.host_network", "the host_network "+e.r.cfg.HostNetwork,
+			"sandboxes have no ports there; see deploy/nomad/client.hcl", network, asked)
 	}
 }
 

@@ -87,7 +87,8 @@ func TestRunner_Examine_NamesWhatIsMissing(t *testing.T) {
 		t.Fatalf("the shipped policy: %q", bad)
 	}
 	noExec := token(docker)
-	only(examine(with(func(c *nomad.Config) { c.Token = noExec }), fsm.DriverRawExec), "warn nomad.permission: the token's policies lack alloc-node-exec on the namespace default")
+	only(examine(with(func(c *nomad.Config) { c.Token = noExec }), fsm.DriverRawExec),
+		"warn nomad.permission: the token's policies lack alloc-node-exec on the namespace default")
 	for _, test := range []struct{ from, to, want string }{
 		{`"alloc-exec", `, "", "the token's policies lack alloc-exec on the namespace default"},
 		{`"submit-job", `, "", "the token lacks submit-job on the namespace default"},
@@ -96,19 +97,32 @@ func TestRunner_Examine_NamesWhatIsMissing(t *testing.T) {
 		{`"read-logs",`, "", "the token's policies lack read-logs on the namespace default"},
 		{`"host-volume-create", `, `"host-volume-read", `, "the token lacks host-volume-create on the namespace default"},
 		{`"host-volume-delete"`, "", "the token lacks host-volume-delete on the namespace default"},
-		{`capabilities = ["read", "write"]`, `capabilities = ["write"]`, "the token lacks read on the variable bivouac/bivouac in the namespace default"},
-		{`capabilities = ["read", "write"]`, `capabilities = ["read"]`, "the token lacks write on the variable bivouac/bivouac in the namespace default"},
+		{
+			`capabilities = ["read", "write"]`,
+			`capabilities = ["write"]`,
+			"the token lacks read on the variable bivouac/bivouac in the namespace default",
+		},
+		{
+			`capabilities = ["read", "write"]`,
+			`capabilities = ["read"]`,
+			"the token lacks write on the variable bivouac/bivouac in the namespace default",
+		},
 		{`host_volume "sandbox-*"`, `host_volume "other-*"`, `the token's policies lack write on host_volume "sandbox-*"`},
 	} {
 		if !strings.Contains(shipped, test.from) {
 			t.Fatalf("the policy has no %s", test.from)
 		}
 		lesser := token(strings.Replace(shipped, test.from, test.to, 1))
-		only(examine(with(func(c *nomad.Config) { c.Token = lesser }), fsm.DriverRawExec), "fail nomad.permission: "+test.want)
+		only(examine(with(func(c *nomad.Config) { c.Token = lesser }), fsm.DriverRawExec),
+			"fail nomad.permission: "+test.want)
 	}
 	blind := token(strings.Replace(shipped, "node {\n  policy = \"read\"\n}", "", 1))
 	bad := examine(with(func(c *nomad.Config) { c.Token = blind }))
-	if len(bad) != 2 || bad[0] != "fail nomad.permission: the token lacks read on nodes: apply deploy/nomad/bivouac.policy.hcl again" || !strings.HasPrefix(bad[1], "warn nomad.version: ") {
+	if len(bad) != 2 || bad[0] != "fail nomad.permission: the token lacks read on nodes: "+
+		"apply deploy/nomad/bivouac.policy.hcl again" || !strings.HasPrefix(
+		bad[1],
+		"warn nomad.version: ",
+	) {
 		t.Errorf("without node:read: %q", bad)
 	}
 	for name, test := range map[string]struct {
@@ -116,14 +130,38 @@ func TestRunner_Examine_NamesWhatIsMissing(t *testing.T) {
 		drivers []fsm.Driver
 		want    string
 	}{
-		"no token":    {cfg, nil, "fail nomad.token: Nomad's ACLs are on and nomad { token_file } is not set"},
-		"unknown":     {with(func(c *nomad.Config) { c.Token = "11111111-2222-3333-4444-555555555555" }), nil, "fail nomad.token: Nomad does not know the token"},
-		"management":  {with(func(c *nomad.Config) { c.Token = n.Token }), nil, "warn nomad.token: it is a management token"},
-		"driver":      {with(func(*nomad.Config) {}), []fsm.Driver{"qemu_of_nobody"}, "fail nomad.drivers: no client has a healthy driver qemu_of_nobody"},
-		"node pool":   {with(func(c *nomad.Config) { c.NodePool = "elsewhere" }), nil, "fail nomad.clients: none of 1 clients takes jobs in the node pool elsewhere"},
-		"plugin":      {with(func(c *nomad.Config) { c.VolumePlugin = "zfs" }), nil, "fail nomad.volume_plugin: no client has the volume plugin zfs"},
-		"network":     {with(func(c *nomad.Config) { c.HostNetwork = "private" }), nil, "fail nomad.host_network: no client has the host_network private"},
-		"unreachable": {with(func(c *nomad.Config) { c.Address = "http://127.0.0.1:1" }), nil, "fail nomad: http://127.0.0.1:1 does not answer"},
+		"no token": {cfg, nil, "fail nomad.token: Nomad's ACLs are on and nomad { token_file } is not set"},
+		"unknown": {
+			with(func(c *nomad.Config) { c.Token = "11111111-2222-3333-4444-555555555555" }),
+			nil,
+			"fail nomad.token: Nomad does not know the token",
+		},
+		"management": {with(func(c *nomad.Config) { c.Token = n.Token }), nil, "warn nomad.token: it is a management token"},
+		"driver": {
+			with(func(*nomad.Config) {}),
+			[]fsm.Driver{"qemu_of_nobody"},
+			"fail nomad.drivers: no client has a healthy driver qemu_of_nobody",
+		},
+		"node pool": {
+			with(func(c *nomad.Config) { c.NodePool = "elsewhere" }),
+			nil,
+			"fail nomad.clients: none of 1 clients takes jobs in the node pool elsewhere",
+		},
+		"plugin": {
+			with(func(c *nomad.Config) { c.VolumePlugin = "zfs" }),
+			nil,
+			"fail nomad.volume_plugin: no client has the volume plugin zfs",
+		},
+		"network": {
+			with(func(c *nomad.Config) { c.HostNetwork = "private" }),
+			nil,
+			"fail nomad.host_network: no client has the host_network private",
+		},
+		"unreachable": {
+			with(func(c *nomad.Config) { c.Address = "http://127.0.0.1:1" }),
+			nil,
+			"fail nomad: http://127.0.0.1:1 does not answer",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := examine(test.cfg, test.drivers...)

@@ -75,7 +75,8 @@ func (f *fakeNomad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/event/stream":
 		f.stream(w, r)
-	case table == nil && r.URL.Path != "/v1/jobs" && r.URL.Path != "/v1/allocations" && r.URL.Path != "/v1/evaluations" && r.URL.Path != "/v1/volumes" && r.URL.Path != "/v1/nodes":
+	case table == nil && r.URL.Path != "/v1/jobs" && r.URL.Path != "/v1/allocations" && r.URL.Path != "/v1/evaluations" &&
+		r.URL.Path != "/v1/volumes" && r.URL.Path != "/v1/nodes":
 		http.Error(w, "not found", http.StatusNotFound)
 	default:
 		w.Header().Set("X-Nomad-Index", fmt.Sprint(index))
@@ -134,7 +135,11 @@ func (f *fakeNomad) job(id, client, status string, events ...map[string]any) {
 
 func jobRow(id string) map[string]any {
 	return map[string]any{
-		"ID": "sandbox-" + id, "Meta": map[string]string{"bivouac_cluster": "c1", "bivouac_sandbox": id, "bivouac_workspace": "/w"},
+		"ID": "sandbox-" + id, "Meta": map[string]string{
+			"bivouac_cluster":   "c1",
+			"bivouac_sandbox":   id,
+			"bivouac_workspace": "/w",
+		},
 		"JobModifyIndex": 10, "ModifyIndex": 12,
 	}
 }
@@ -143,9 +148,11 @@ func allocRow(id, client, status string, events ...map[string]any) map[string]an
 	return map[string]any{
 		"ID": "alloc-" + id, "JobID": "sandbox-" + id, "NodeID": client, "NodeName": client,
 		"DesiredStatus": "run", "ClientStatus": status, "JobVersion": 0, "CreateIndex": 11, "ModifyIndex": 12,
-		"ModifyTime":         time.Now().UnixNano(),
-		"TaskStates":         map[string]any{"agent": map[string]any{"Events": events}},
-		"AllocatedResources": map[string]any{"Shared": map[string]any{"Ports": []map[string]any{{"Label": "AGENT_SERVER", "Value": 2000, "HostIP": "10.0.0.1"}}}},
+		"ModifyTime": time.Now().UnixNano(),
+		"TaskStates": map[string]any{"agent": map[string]any{"Events": events}},
+		"AllocatedResources": map[string]any{
+			"Shared": map[string]any{"Ports": []map[string]any{{"Label": "AGENT_SERVER", "Value": 2000, "HostIP": "10.0.0.1"}}},
+		},
 	}
 }
 
@@ -199,7 +206,12 @@ func (w *reports) add(o scheduler.Observed) {
 }
 
 // await waits until the report of the sandbox is as wanted.
-func (w *reports) await(t *testing.T, what, id string, limit time.Duration, ok func(o scheduler.Observed, reported bool) bool) time.Duration {
+func (w *reports) await(
+	t *testing.T,
+	what, id string,
+	limit time.Duration,
+	ok func(o scheduler.Observed, reported bool) bool,
+) time.Duration {
 	t.Helper()
 	begin := time.Now()
 	end := time.NewTimer(limit)

@@ -21,16 +21,21 @@ func TestWatch_EventsThatNomadDroppedAreListed(t *testing.T) {
 	// ends, one job is purged, and one is made. Nomad reports none of it.
 	f.mu.Lock()
 	f.index = 890
-	ended, made := allocRow("ends", "one", "failed", map[string]any{"Type": "Driver Failure", "DisplayMessage": "broken"}), allocRow("made", "one", "running", started)
+	ended, made := allocRow("ends", "one", "failed",
+		map[string]any{"Type": "Driver Failure", "DisplayMessage": "broken"}), allocRow("made", "one", "running", started)
 	ended["ModifyIndex"], made["ModifyIndex"] = 500, 600
 	f.tables["/v1/jobs"] = []map[string]any{jobRow("ends"), jobRow("made")}
 	f.tables["/v1/allocations"] = []map[string]any{ended, made}
 	f.mu.Unlock()
 	f.frames <- frame(900, map[string]any{"Job": jobRow("other")})
 	w.await(t, "the first event", "other", patience, func(o scheduler.Observed, _ bool) bool { return o.Exists })
-	w.await(t, "a task's end in the gap", "ends", patience, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
+	w.await(t, "a task's end in the gap", "ends", patience,
+		func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
 	w.await(t, "a job made in the gap", "made", patience, func(o scheduler.Observed, _ bool) bool { return o.Live == 1 })
-	w.await(t, "a job purged in the gap", "goes", patience, func(o scheduler.Observed, _ bool) bool { return !o.Exists && o.Live == 0 })
+	w.await(t, "a job purged in the gap", "goes", patience, func(o scheduler.Observed, _ bool) bool {
+		return !o.Exists &&
+			o.Live == 0
+	})
 }
 
 // A job that was placed and purged between the listing and the stream's first frame is read until

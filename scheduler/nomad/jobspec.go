@@ -162,7 +162,8 @@ func group(cfg Config, t fsm.Template, task *api.Task, ws workspace) *api.TaskGr
 		// A drain stops nothing before its deadline: the leader pauses the conversations and
 		// stops the job itself.
 		Migrate: &api.MigrateStrategy{
-			MaxParallel: new(0), HealthCheck: new("task_states"), MinHealthyTime: new(time.Duration(0)), HealthyDeadline: new(time.Minute),
+			MaxParallel: new(0), HealthCheck: new("task_states"), MinHealthyTime: new(time.Duration(0)),
+			HealthyDeadline: new(time.Minute),
 		},
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: new(50), Sticky: new(false), Migrate: new(false)},
 		Tasks:         []*api.Task{task},

@@ -31,8 +31,9 @@ func goldenCases() []goldenCase {
 	bind.Bind = true
 	docker := fsm.Template{
 		Driver: fsm.DriverDocker, Image: "ghcr.io/example/agent:1", Args: []string{"--port", "${port.agent_server}"},
-		WorkingDir: "/workspace/project", VolumePath: "/workspace", NetworkMode: "bridge", User: "10001", CPU: 1000, Memory: 2048,
-		Ports: map[string]int{"AGENT_SERVER": 8000, "VSCODE": 8001},
+		WorkingDir: "/workspace/project", VolumePath: "/workspace", NetworkMode: "bridge", User: "10001", CPU: 1000,
+		Memory: 2048,
+		Ports:  map[string]int{"AGENT_SERVER": 8000, "VSCODE": 8001},
 		Env: map[string]string{
 			"LOG_JSON": "true", "OH_CONVERSATIONS_PATH": "${workspace}/own", "AGENT_SERVER": "9",
 			"OH_SECRET_KEY": "no", "OH_SESSION_API_KEYS_0": "no", "OH_SESSION_API_KEYS_7": "no", "OH_SESSION_API_KEYS": "no",
@@ -45,15 +46,23 @@ func goldenCases() []goldenCase {
 	host := docker
 	host.NetworkMode, host.Ports = "host", map[string]int{"AGENT_SERVER": 0, "VSCODE": 0}
 	raw := fsm.Template{
-		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/local/bin/sandbox-agent", Args: []string{"--port", "${port.agent_server}"},
+		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/usr/local/bin/sandbox-agent", Args: []string{
+			"--port",
+			"${port.agent_server}",
+		},
 		WorkingDir: "project", CPU: 200, Memory: 256, Ports: map[string]int{"AGENT_SERVER": 0},
 	}
 	mock := fsm.Template{
-		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{"AGENT_SERVER": 0},
+		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{
+			"AGENT_SERVER": 0,
+		},
 	}
 	placed := func(c *Config) {
 		c.Region, c.Namespace, c.NodePool, c.Datacenters = "eu", "agents", "sandboxes", []string{"dc1", "dc2"}
-		c.VaultRole, c.Env = "sandboxes", map[string]string{"OH_ALLOW_CORS_ORIGINS_0": "https://example.org", "OH_DEFERRED_INIT": "no"}
+		c.VaultRole, c.Env = "sandboxes", map[string]string{
+			"OH_ALLOW_CORS_ORIGINS_0": "https://example.org",
+			"OH_DEFERRED_INIT":        "no",
+		}
 	}
 	return []goldenCase{
 		{"docker_bridge_mount", placed, docker, ws, false},
@@ -171,7 +180,13 @@ func TestJobSpec_RefusesAKeyItsJobCanNotRead(t *testing.T) {
 	c := goldenCases()[2]
 	cfg := DefaultConfig()
 	cfg.VaultMount = "secret"
-	for _, path := range []string{"", "sandboxes/abc", "sandboxes/abc/", "sandboxes/abcd/session", "users/u1/settings/llm_api_key"} {
+	for _, path := range []string{
+		"",
+		"sandboxes/abc",
+		"sandboxes/abc/",
+		"sandboxes/abcd/session",
+		"users/u1/settings/llm_api_key",
+	} {
 		job := scheduler.Job{SandboxID: "abc", Template: c.t, KeyRef: fsm.SecretRef{Path: path, Version: 1}}
 		if _, fail := jobSpec(cfg, job, c.ws); fail == nil || fail.Reason != fsm.ReasonSecretStore {
 			t.Errorf("%q: %v", path, fail)

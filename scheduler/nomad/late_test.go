@@ -128,7 +128,8 @@ func TestLife_LateRemove_LeavesTheNextSandboxOfTheSameWishedID(t *testing.T) {
 	wake()
 	t.Logf("the late removal ended with: %v", <-done)
 	again := scheduler.Job{SandboxID: second, ClusterID: l.cluster}
-	if o := l.observed(again); !o.Exists || o.Placement == nil || o.Placement.AllocID != before.Placement.AllocID || len(l.volumes(again)) != 1 {
+	if o := l.observed(again); !o.Exists || o.Placement == nil || o.Placement.AllocID != before.Placement.AllocID ||
+		len(l.volumes(again)) != 1 {
 		t.Errorf("the next sandbox %s was %+v, and after the late removal its job is %+v", second, before.Placement, o)
 	}
 	if second == first {
@@ -140,7 +141,11 @@ func TestLife_LateRemove_LeavesTheNextSandboxOfTheSameWishedID(t *testing.T) {
 func (l *life) conversation(task, id string) string {
 	l.Helper()
 	task = fmt.Sprintf("%032s", task+id[:16])
-	l.wish(&fsm.StartTaskCreateBody{ID: task, ConversationID: id, Request: fsm.StartRequest{AgentType: "default", ConversationID: &id}})
+	l.wish(&fsm.StartTaskCreateBody{
+		ID:             task,
+		ConversationID: id,
+		Request:        fsm.StartRequest{AgentType: "default", ConversationID: &id},
+	})
 	var sandbox string
 	l.until("a conversation", func() error {
 		row := l.store.Store.View().StartTask("u1", task)

@@ -64,7 +64,10 @@ func (s vaultSecrets) Delete(ctx context.Context, path string) error {
 	return unavailable(s.v.Do(ctx, http.MethodDelete, "secret/metadata/"+entry(path), nil, nil))
 }
 
-func (vaultSecrets) Collect(context.Context, func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
+func (vaultSecrets) Collect(
+	context.Context,
+	func(scheduler.SecretEntry) scheduler.SecretVerdict,
+) (scheduler.SecretsCollected, error) {
 	return scheduler.SecretsCollected{}, nil
 }
 
@@ -405,7 +408,8 @@ func TestLife_NomadKilledAndVaultSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = own.vault.Close() })
-	if own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: own.vault}); err != nil {
+	if own.nomad, err = local.StartNomad(t.Context(),
+		local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: own.vault}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

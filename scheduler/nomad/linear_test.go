@@ -69,7 +69,13 @@ func TestRunner_List_CostsTheSameForFewAndMany(t *testing.T) {
 			}
 		}
 		// Other tests' jobs change beside ours, so one listing in a few suffices.
-		want := map[string]uint64{"list jobs": 1, "list allocations": 1, "list evaluations": 1, "list volumes": 1, "list clients": 1}
+		want := map[string]uint64{
+			"list jobs":        1,
+			"list allocations": 1,
+			"list evaluations": 1,
+			"list volumes":     1,
+			"list clients":     1,
+		}
 		b.until("a listing that asks for nothing but the lists", func() error {
 			before := counts(t, reg)
 			list, err := b.r.List(t.Context(), b.cluster)

@@ -61,7 +61,8 @@ func (r *Runner) listing(ctx context.Context) (*observation, error) {
 		p.index = meta.LastIndex
 		for _, s := range stubs {
 			p.jobs[s.ID] = &jobFacts{
-				ID: s.ID, Meta: s.Meta, Stop: s.Stop, Priority: s.Priority, JobModifyIndex: s.JobModifyIndex, ModifyIndex: s.ModifyIndex,
+				ID: s.ID, Meta: s.Meta, Stop: s.Stop, Priority: s.Priority, JobModifyIndex: s.JobModifyIndex,
+				ModifyIndex: s.ModifyIndex,
 			}
 		}
 		return nil
@@ -111,7 +112,8 @@ func (r *Runner) listAllocs(ctx context.Context) ([]*allocFacts, error) {
 
 func (r *Runner) listWholeAllocs(ctx context.Context) ([]*allocFacts, error) {
 	var allocs []*allocFacts
-	if err := r.read(ctx, "list whole allocations", "/v1/allocations?resources=true&task_states=true", &allocs); err != nil {
+	if err := r.read(ctx, "list whole allocations", "/v1/allocations?resources=true&task_states=true",
+		&allocs); err != nil {
 		return nil, err
 	}
 	for _, a := range allocs {

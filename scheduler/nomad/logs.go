@@ -170,7 +170,16 @@ func (r *Runner) openLog(ctx context.Context, alloc, stream string, at logPlace,
 		return nil, err
 	}
 	text := bufio.NewReader(body)
-	lr := &logReader{outer: ctx, cancel: cancel, body: body, text: text, dec: json.NewDecoder(text), follow: follow, left: maxLogBytes, denied: r.deniedLog}
+	lr := &logReader{
+		outer:  ctx,
+		cancel: cancel,
+		body:   body,
+		text:   text,
+		dec:    json.NewDecoder(text),
+		follow: follow,
+		left:   maxLogBytes,
+		denied: r.deniedLog,
+	}
 	if follow {
 		lr.over, lr.skip = make(chan struct{}), at.skip
 		lr.watch.Go(func() { r.awaitEnd(own, alloc, lr.over) })

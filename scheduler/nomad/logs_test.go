@@ -173,12 +173,14 @@ func TestLogs_WhatHasNone(t *testing.T) {
 		"unknown": {SandboxID: "nobody", ClusterID: b.cluster}, "never placed": full, "another cluster's": other,
 	} {
 		for _, follow := range []bool{false, true} {
-			if _, err := b.r.Logs(t.Context(), job, scheduler.LogPart{Stream: "stdout", Tail: 100, Follow: follow}); fsm.CodeOf(err) != fsm.CodeNotFound {
+			if _, err := b.r.Logs(t.Context(), job,
+				scheduler.LogPart{Stream: "stdout", Tail: 100, Follow: follow}); fsm.CodeOf(err) != fsm.CodeNotFound {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 	}
-	if _, err := b.r.Logs(t.Context(), foreign, scheduler.LogPart{Stream: "stdin", Tail: 100}); fsm.CodeOf(err) != fsm.CodeInvalid {
+	if _, err := b.r.Logs(t.Context(), foreign,
+		scheduler.LogPart{Stream: "stdin", Tail: 100}); fsm.CodeOf(err) != fsm.CodeInvalid {
 		t.Errorf("a stream that does not exist: %v", err)
 	}
 }
@@ -190,9 +192,11 @@ func TestLogs_OfACrashedTask(t *testing.T) {
 	b.watch()
 	b.must(b.r.Start(t.Context(), job))
 	o := b.look(job, "crash", func(o scheduler.Observed) bool {
-		return o.Failure != nil && (o.Failure.Reason != fsm.ReasonCrashed || strings.Contains(o.Failure.Detail, "it last wrote"))
+		return o.Failure != nil && (o.Failure.Reason != fsm.ReasonCrashed ||
+			strings.Contains(o.Failure.Detail, "it last wrote"))
 	})
-	if o.Failure.Reason != fsm.ReasonCrashed || !strings.Contains(o.Failure.Detail, "Exit Code: 42; it last wrote: out of plans") {
+	if o.Failure.Reason != fsm.ReasonCrashed || !strings.Contains(o.Failure.Detail,
+		"Exit Code: 42; it last wrote: out of plans") {
 		t.Errorf("failure %+v", o.Failure)
 	}
 	text, err := b.readLog(job, "stdout", -1)

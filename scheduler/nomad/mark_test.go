@@ -33,7 +33,8 @@ func markBench(t *testing.T) *bench {
 
 func markAt(index uint64) fsm.Mark {
 	return fsm.Mark{
-		Cluster: "c1", History: "h1", Epoch: 1795318400, Nonce: "aa", Index: index, Time: time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC),
+		Cluster: "c1", History: "h1", Epoch: 1795318400, Nonce: "aa", Index: index, Time: time.Date(2026, 11, 22, 4, 0, 0,
+			0, time.UTC),
 	}
 }
 
@@ -109,7 +110,8 @@ func TestRunner_Mark_ThatIsNoneIsAnErrorAndIsLeft(t *testing.T) {
 	} {
 		_, _, err := b.s.client.Variables().Update(&api.Variable{Path: b.config.Variable, Items: items}, nil)
 		b.must(err)
-		if _, _, _, err := b.r.ReadMark(t.Context()); fsm.CodeOf(err) != fsm.CodeScheduler || !strings.Contains(err.Error(), b.config.Variable) {
+		if _, _, _, err := b.r.ReadMark(t.Context()); fsm.CodeOf(err) != fsm.CodeScheduler ||
+			!strings.Contains(err.Error(), b.config.Variable) {
 			t.Errorf("%v was read as a mark: %v", items, err)
 		}
 		if err := b.r.WriteMark(t.Context(), markAt(1), 0); fsm.CodeOf(err) != fsm.CodeConflict {
@@ -121,7 +123,8 @@ func TestRunner_Mark_ThatIsNoneIsAnErrorAndIsLeft(t *testing.T) {
 func TestConfig_VariableMustBeOneThatNomadTakes(t *testing.T) {
 	for path, good := range map[string]bool{
 		"bivouac/a_b-c~d": true, "x": true, "nomadic/x": true,
-		"": false, "nomad": false, "nomad/jobs/x": false, "/x": false, "x/": false, "eu.west": false, strings.Repeat("x", 129): false,
+		"": false, "nomad": false, "nomad/jobs/x": false, "/x": false, "x/": false, "eu.west": false, strings.Repeat("x",
+			129): false,
 	} {
 		if err := nomad.CheckVariable(path); (err == nil) != good {
 			t.Errorf("%q: %v", path, err)
@@ -187,7 +190,9 @@ func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 
 	// A start that gets as far as the workspace.
 	job := scheduler.Job{SandboxID: "x", ClusterID: "c1", Birth: "c1/aa/1", Template: fsm.Template{
-		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/bin/true", Args: []string{"${port.other}"}, Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/bin/true", Args: []string{
+			"${port.other}",
+		}, Ports: map[string]int{fsm.PortAgentServer: 0},
 	}}
 	var fail *scheduler.Failure
 	if err := r.Start(t.Context(), job); !errors.As(err, &fail) || fail.Reason != fsm.ReasonSpec {
@@ -229,7 +234,8 @@ func TestRunner_MissingPermission_IsNamed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if fsm.CodeOf(err) != fsm.CodeScheduler || !strings.Contains(err.Error(), c.where) || !strings.Contains(err.Error(), c.what) {
+		if fsm.CodeOf(err) != fsm.CodeScheduler || !strings.Contains(err.Error(), c.where) ||
+			!strings.Contains(err.Error(), c.what) {
 			t.Errorf("%s: %s: %v", name, fsm.CodeOf(err), err)
 		}
 		t.Logf("%s: %v", name, err)

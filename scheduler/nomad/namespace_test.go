@@ -42,7 +42,11 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address, SecretID: own.nomad.Token, Namespace: "agents"}); err != nil {
+	if own.client, err = api.NewClient(&api.Config{
+		Address:   own.nomad.Address,
+		SecretID:  own.nomad.Token,
+		Namespace: "agents",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := nomad.DefaultConfig()
@@ -61,7 +65,12 @@ func TestRunner_Namespace_OthersReadNoKey(t *testing.T) {
 	job := scheduler.Job{
 		SandboxID: "ns1", ClusterID: b.cluster, KeyRef: fsm.SecretRef{Path: "sandboxes/ns1/session", Version: 1},
 		Template: fsm.Template{
-			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: s.agent, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
+			Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: s.agent, Args: []string{
+				"--host",
+				"127.0.0.1",
+				"--port",
+				"${port.agent_server}",
+			},
 			WorkingDir: "project", CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 0},
 		},
 	}
@@ -104,7 +113,8 @@ EOT
 	var last string
 	err = await(t.Context(), func() error {
 		var allocs []*api.AllocationListStub
-		if err := own.nomad.Do(t.Context(), http.MethodGet, "job/sandbox-ns1/allocations?namespace=default", nil, &allocs); err != nil {
+		if err := own.nomad.Do(t.Context(), http.MethodGet, "job/sandbox-ns1/allocations?namespace=default", nil,
+			&allocs); err != nil {
 			return err
 		}
 		for _, a := range allocs {
@@ -132,12 +142,14 @@ EOT
 		"JobHCL": strings.Replace(foreign, `"default"`, `"agents"`, 1), "Canonicalize": true,
 	}, &parsed))
 	for name, rules := range map[string]string{
-		"who may read the namespace":     `namespace "agents" { policy = "read" }`,
-		"who may write in another":       `namespace "default" { policy = "write" }`,
-		"who may do all but submit jobs": `namespace "agents" { capabilities = ["read-job", "list-jobs", "read-logs", "scale-job", "dispatch-job"] }`,
+		"who may read the namespace": `namespace "agents" { policy = "read" }`,
+		"who may write in another":   `namespace "default" { policy = "write" }`,
+		"who may do all but submit jobs": `namespace "agents" { capabilities = ["read-job", "list-jobs", "read-logs", ` +
+			`"scale-job", "dispatch-job"] }`,
 	} {
 		policy := fmt.Sprintf("p%d", time.Now().UnixNano())
-		b.must(own.nomad.Do(t.Context(), http.MethodPost, "acl/policy/"+policy, map[string]string{"Name": policy, "Rules": rules}, nil))
+		b.must(own.nomad.Do(t.Context(), http.MethodPost, "acl/policy/"+policy,
+			map[string]string{"Name": policy, "Rules": rules}, nil))
 		var token struct{ SecretID string }
 		request := map[string]any{"Type": "client", "Policies": []string{policy}}
 		b.must(own.nomad.Do(t.Context(), http.MethodPost, "acl/token", request, &token))
@@ -159,7 +171,8 @@ EOT
 	other.Template.Driver, other.Template.Readiness = fsm.DriverMock, fsm.ReadinessAllocation
 	other.Template.Command, other.Template.Isolation = "", ""
 	var refused *scheduler.Failure
-	if err := r.Start(t.Context(), other); !errors.As(err, &refused) || refused.Reason != fsm.ReasonSpec || !strings.Contains(refused.Detail, "is not allowed in namespace") {
+	if err := r.Start(t.Context(), other); !errors.As(err, &refused) || refused.Reason != fsm.ReasonSpec ||
+		!strings.Contains(refused.Detail, "is not allowed in namespace") {
 		t.Errorf("a driver that the namespace does not have: %v", err)
 	}
 	b.remove(other)

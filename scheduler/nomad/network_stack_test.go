@@ -72,7 +72,8 @@ func newOutside(b *bench, bridges ...string) *outside {
 	b.ip("address", "add", outerHost+"/30", "dev", o.device)
 	b.ip("link", "set", o.device, "up")
 	for _, args := range []string{
-		"address add " + outerOther + "/30 dev eth0", "address add " + metadata + "/32 dev eth0", "link set lo up", "link set eth0 up",
+		"address add " + outerOther + "/30 dev eth0", "address add " + metadata + "/32 dev eth0", "link set lo up",
+		"link set eth0 up",
 		"route add default via " + outerHost,
 	} {
 		b.ip(append([]string{"-n", o.space}, strings.Fields(args)...)...)
@@ -281,7 +282,8 @@ func TestRunner_Docker_MissingNetworkIsSaid(t *testing.T) {
 	job := b.bridgedJob()
 	b.must(b.r.Start(t.Context(), job))
 	o := b.look(job, "a reason", func(o scheduler.Observed) bool {
-		return o.Failure != nil && strings.Contains(o.Failure.Detail, "bivouac-missing") || o.Waiting != nil && strings.Contains(o.Waiting.Detail, "bivouac-missing")
+		return o.Failure != nil && strings.Contains(o.Failure.Detail, "bivouac-missing") ||
+			o.Waiting != nil && strings.Contains(o.Waiting.Detail, "bivouac-missing")
 	})
 	t.Logf("failure %+v, waiting %+v", o.Failure, o.Waiting)
 }

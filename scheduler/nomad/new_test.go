@@ -83,7 +83,8 @@ func TestRunner_NewThatIsNot_TakesWhatIsThere(t *testing.T) {
 	if err := b.r.Start(t.Context(), again); fsm.CodeOf(err) != fsm.CodeConflict {
 		t.Fatalf("a start of what runs: %v", err)
 	}
-	if now := b.observed(half); now.Placement == nil || now.Placement.AllocID != o.Placement.AllocID || now.ModifyIndex != o.ModifyIndex {
+	if now := b.observed(half); now.Placement == nil || now.Placement.AllocID != o.Placement.AllocID ||
+		now.ModifyIndex != o.ModifyIndex {
 		t.Fatalf("the job that ran was touched: %+v", now)
 	}
 }

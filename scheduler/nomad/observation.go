@@ -52,7 +52,8 @@ func (ob *observation) observe(clusterID, id string) scheduler.Observed {
 	if e := ob.evals[id]; e != nil {
 		evals = append(evals, e)
 	}
-	o := observe(clusterID, strings.TrimPrefix(id, jobPrefix), ob.jobs[id], slices.Collect(maps.Values(ob.allocs[id])), evals, time.Now())
+	o := observe(clusterID, strings.TrimPrefix(id, jobPrefix), ob.jobs[id], slices.Collect(maps.Values(ob.allocs[id])),
+		evals, time.Now())
 	ob.addClient(&o, ob.home(id))
 	return o
 }
@@ -199,7 +200,8 @@ func (f *frame) mayFollowGap(listed uint64) bool {
 func (ob *observation) merge(later *observation) []string {
 	touched := map[string]bool{}
 	for id, j := range later.jobs {
-		if old := ob.jobs[id]; (old == nil || old.ModifyIndex != j.ModifyIndex) && !ob.outdated(id, j.ModifyIndex) && ob.addJob(j, false) {
+		if old := ob.jobs[id]; (old == nil || old.ModifyIndex != j.ModifyIndex) && !ob.outdated(id, j.ModifyIndex) &&
+			ob.addJob(j, false) {
 			touched[id] = true
 		}
 	}
@@ -218,7 +220,8 @@ func (ob *observation) merge(later *observation) []string {
 	}
 	for job, of := range later.allocs {
 		for id, a := range of {
-			if old := ob.allocs[job][id]; (old == nil || old.ModifyIndex != a.ModifyIndex) && !ob.outdated(id, a.ModifyIndex) && ob.addAlloc(a) {
+			if old := ob.allocs[job][id]; (old == nil || old.ModifyIndex != a.ModifyIndex) && !ob.outdated(id, a.ModifyIndex) &&
+				ob.addAlloc(a) {
 				touched[job] = true
 			}
 		}

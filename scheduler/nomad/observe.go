@@ -77,7 +77,8 @@ func (a *allocFacts) live(now time.Time) bool {
 // untaken reports whether the allocation was stopped before its client reported anything about
 // it.
 func (a *allocFacts) untaken() bool {
-	return a.ClientStatus == api.AllocClientStatusPending && a.DesiredStatus != api.AllocDesiredStatusRun && len(a.TaskStates) == 0
+	return a.ClientStatus == api.AllocClientStatusPending && a.DesiredStatus != api.AllocDesiredStatusRun &&
+		len(a.TaskStates) == 0
 }
 
 // observe makes the scheduler's observation of one job. job is nil when there is none; allocs and
@@ -149,7 +150,8 @@ func nameWorkspace(f *scheduler.Failure, dir string) {
 		return
 	}
 	f.Reason = fsm.ReasonWorkspace
-	f.Detail = "the workspace directory " + dir + " is gone from its Nomad client (or the command's interpreter is): " + f.Detail
+	f.Detail = "the workspace directory " + dir + " is gone from its Nomad client (or the " +
+		"command's interpreter is): " + f.Detail
 }
 
 // placement returns where the allocation's task can be reached, nil before Nomad assigned its
@@ -226,7 +228,10 @@ func waitingTask(a *allocFacts) *scheduler.Failure {
 	case "Template":
 		return &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "the task waits for its key: " + ev.DisplayMessage}
 	case api.TaskDriverMessage:
-		return &scheduler.Failure{Detail: ev.DisplayMessage, Progress: strings.Contains(strings.ToLower(ev.DisplayMessage), "image")}
+		return &scheduler.Failure{
+			Detail:   ev.DisplayMessage,
+			Progress: strings.Contains(strings.ToLower(ev.DisplayMessage), "image"),
+		}
 	default:
 		return classify(ev)
 	}
@@ -311,5 +316,6 @@ func metricText(m *api.AllocationMetric) string {
 	if len(parts) == 0 {
 		parts = append(parts, strconv.Itoa(m.NodesFiltered)+" excluded, "+strconv.Itoa(m.NodesExhausted)+" full")
 	}
-	return fmt.Sprintf("no Nomad client has room for the sandbox: of %d asked, %s", m.NodesEvaluated, strings.Join(parts, ", "))
+	return fmt.Sprintf("no Nomad client has room for the sandbox: of %d asked, %s", m.NodesEvaluated,
+		strings.Join(parts, ", "))
 }

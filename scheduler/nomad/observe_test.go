@@ -52,7 +52,8 @@ func TestObserve(t *testing.T) {
 		check  func(o scheduler.Observed) bool
 	}{
 		"registered": {check: func(o scheduler.Observed) bool {
-			return o.Exists && !o.Stopped && o.ModifyIndex == 10 && o.Live == 0 && o.Placement == nil && o.Failure == nil && o.Waiting == nil
+			return o.Exists && !o.Stopped && o.ModifyIndex == 10 && o.Live == 0 && o.Placement == nil && o.Failure == nil &&
+				o.Waiting == nil
 		}},
 		"placed, and the client has not said a word": {
 			alloc: anAlloc("run", "pending"),
@@ -108,7 +109,8 @@ func TestObserve(t *testing.T) {
 		"the client is lost": {
 			alloc: anAlloc("run", "lost"),
 			check: func(o scheduler.Observed) bool {
-				return o.Live == 0 && o.Failure != nil && o.Failure.Reason == fsm.ReasonScheduler && strings.Contains(o.Failure.Detail, "one")
+				return o.Live == 0 && o.Failure != nil && o.Failure.Reason == fsm.ReasonScheduler &&
+					strings.Contains(o.Failure.Detail, "one")
 			},
 		},
 		"no room": {
@@ -134,7 +136,8 @@ func TestObserve(t *testing.T) {
 					&api.TaskEvent{Type: api.TaskNotRestarting, DisplayMessage: "Exceeded allowed attempts"})
 			},
 			check: func(o scheduler.Observed) bool {
-				return o.Live == 0 && o.Failure != nil && o.Failure.Reason == fsm.ReasonCrashed && strings.Contains(o.Failure.Detail, "Exit Code: 7")
+				return o.Live == 0 && o.Failure != nil && o.Failure.Reason == fsm.ReasonCrashed &&
+					strings.Contains(o.Failure.Detail, "Exit Code: 7")
 			},
 		},
 		"failed under the version before": {
@@ -151,7 +154,8 @@ func TestObserve(t *testing.T) {
 					&api.TaskEvent{Type: api.TaskKilled, DisplayMessage: "Task successfully killed"})
 			},
 			check: func(o scheduler.Observed) bool {
-				return o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore && strings.Contains(o.Failure.Detail, "derive vault token")
+				return o.Failure != nil && o.Failure.Reason == fsm.ReasonSecretStore &&
+					strings.Contains(o.Failure.Detail, "derive vault token")
 			},
 		},
 		"killed for want of Vault in the run before": {
@@ -233,11 +237,17 @@ func frames(t *testing.T, lines ...string) []*frame {
 func TestPicture_RepeatedAndLateEvents_ChangeNothing(t *testing.T) {
 	all := frames(t,
 		`{}`,
-		`{"Index":10,"Events":[{"Index":10,"Topic":"Job","Payload":{"Job":{"ID":"sandbox-a","Version":0,"JobModifyIndex":10,"ModifyIndex":10,"Meta":{"bivouac_cluster":"c1","bivouac_sandbox":"a"}}}}]}`,
-		`{"Index":12,"Events":[{"Index":12,"Topic":"Allocation","Payload":{"Allocation":{"ID":"x","JobID":"sandbox-a","DesiredStatus":"run","ClientStatus":"pending","CreateIndex":12,"ModifyIndex":12}}}]}`,
-		`{"Index":15,"Events":[{"Index":15,"Topic":"Allocation","Payload":{"Allocation":{"ID":"x","JobID":"sandbox-a","DesiredStatus":"run","ClientStatus":"running","CreateIndex":12,"ModifyIndex":15}}}]}`,
-		`{"Index":20,"Events":[{"Index":20,"Topic":"Job","Payload":{"Job":{"ID":"sandbox-a","Stop":true,"Version":1,"JobModifyIndex":20,"ModifyIndex":20,"Meta":{"bivouac_cluster":"c1","bivouac_sandbox":"a"}}}}]}`,
-		`{"Index":25,"Events":[{"Index":25,"Topic":"Allocation","Payload":{"Allocation":{"ID":"x","JobID":"sandbox-a","DesiredStatus":"stop","ClientStatus":"complete","CreateIndex":12,"ModifyIndex":25}}}]}`,
+		`{"Index":10,"Events":[{"Index":10,"Topic":"Job","Payload":{"Job":{"ID":"sandbox-a",`+
+			`"Version":0,"JobModifyIndex":10,"ModifyIndex":10,"Meta":{"bivouac_cluster":"c1","bivouac_sandbox":"a"}}}}]}`,
+		`{"Index":12,"Events":[{"Index":12,"Topic":"Allocation","Payload":{"Allocation":{"ID":"x","JobID":"sandbox-a",`+
+			`"DesiredStatus":"run","ClientStatus":"pending","CreateIndex":12,"ModifyIndex":12}}}]}`,
+		`{"Index":15,"Events":[{"Index":15,"Topic":"Allocation","Payload":{"Allocation":{"ID":"x","JobID":"sandbox-a",`+
+			`"DesiredStatus":"run","ClientStatus":"running","CreateIndex":12,"ModifyIndex":15}}}]}`,
+		`{"Index":20,"Events":[{"Index":20,"Topic":"Job","Payload":{"Job":{"ID":"sandbox-a",`+
+			`"Stop":true,"Version":1,"JobModifyIndex":20,"ModifyIndex":20,"Meta":{"bivouac_cluster":"c1",`+
+			`"bivouac_sandbox":"a"}}}}]}`,
+		`{"Index":25,"Events":[{"Index":25,"Topic":"Allocation","Payload":{"Allocation":{"ID":"x","JobID":"sandbox-a",`+
+			`"DesiredStatus":"stop","ClientStatus":"complete","CreateIndex":12,"ModifyIndex":25}}}]}`,
 		`{"Index":26,"Events":[{"Index":26,"Topic":"Job","Payload":{"Job":{"ID":"other","ModifyIndex":26}}}]}`,
 	)
 	p := newObservation()
@@ -257,7 +267,9 @@ func TestPicture_RepeatedAndLateEvents_ChangeNothing(t *testing.T) {
 	if len(p.jobs) != 1 {
 		t.Errorf("jobs of others are kept: %v", p.jobs)
 	}
-	purged := frames(t, `{"Index":30,"Events":[{"Index":30,"Topic":"Job","Payload":{"Deleted":true,"Job":{"ID":"sandbox-a","JobModifyIndex":20,"ModifyIndex":22}}}]}`)
+	purged := frames(t,
+		`{"Index":30,"Events":[{"Index":30,"Topic":"Job","Payload":{"Deleted":true,"Job":{"ID":"sandbox-a",`+
+			`"JobModifyIndex":20,"ModifyIndex":22}}}]}`)
 	if ids := p.take(purged[0]); len(ids) != 1 || p.observe("c1", ids[0]).Exists {
 		t.Error("a purged job is still there")
 	}

@@ -22,7 +22,10 @@ func (b *bench) stranger(meta map[string]string) scheduler.Job {
 	spec := api.NewServiceJob(id, id, "global", 50)
 	spec.Datacenters, spec.Meta = []string{"*"}, meta
 	task := api.NewTask("agent", "mock_driver").SetConfig("run_for", "1h")
-	spec.AddTaskGroup(api.NewTaskGroup("sandbox", 1).AddTask(task.Require(&api.Resources{CPU: new(20), MemoryMB: new(16)})))
+	spec.AddTaskGroup(api.NewTaskGroup("sandbox", 1).AddTask(task.Require(&api.Resources{
+		CPU:      new(20),
+		MemoryMB: new(16),
+	})))
 	_, _, err := b.s.client.Jobs().Register(spec, nil)
 	b.must(err)
 	b.Cleanup(func() {

@@ -108,7 +108,8 @@ func (r *Runner) chooseClient(ctx context.Context, job scheduler.Job, later *err
 	client := r.choice(ctx, job, later)
 	if client == "" && len(job.Avoid) > 0 {
 		return "", &scheduler.Failure{
-			Reason: fsm.ReasonNoCapacity, Detail: "no Nomad client could run the sandbox but those that are drained or lost (bivouac operator client list)",
+			Reason: fsm.ReasonNoCapacity, Detail: "no Nomad client could run the sandbox but those that are drained or lost " +
+				"(bivouac operator client list)",
 		}
 	}
 	return client, nil
@@ -118,7 +119,8 @@ func (r *Runner) chooseClient(ctx context.Context, job scheduler.Job, later *err
 func (r *Runner) choice(ctx context.Context, job scheduler.Job, later *errgroup.Group) string {
 	age := capacityAge
 	r.capacity.mu.Lock()
-	if old := time.Since(r.capacity.read); later != nil && len(r.capacity.list) == 1 && !r.capacity.others && old > capacityAge && old < loneAge {
+	if old := time.Since(r.capacity.read); later != nil && len(r.capacity.list) == 1 && !r.capacity.others &&
+		old > capacityAge && old < loneAge {
 		age = loneAge
 	}
 	r.capacity.mu.Unlock()
@@ -193,13 +195,15 @@ func (r *Runner) betterElsewhere(ctx context.Context, job scheduler.Job, clientI
 		return false
 	}
 	here := slices.IndexFunc(r.capacity.list, func(c *clientCapacity) bool { return c.id == clientID })
-	return here < 0 || slices.Contains(job.Avoid, clientID) || several && r.capacity.list[here].left(needs(job.Template)) < 0
+	return here < 0 || slices.Contains(job.Avoid, clientID) ||
+		several && r.capacity.list[here].left(needs(job.Template)) < 0
 }
 
 // closed returns a description if the client takes no jobs as far as known, "" otherwise.
 func (r *Runner) closed(ctx context.Context, job scheduler.Job, clientID string) string {
 	if slices.Contains(job.Avoid, clientID) {
-		return "the Nomad client " + clientID + ", which has the sandbox's workspace, is drained or lost, and no other has room"
+		return "the Nomad client " + clientID + ", which has the sandbox's workspace, " +
+			"is drained or lost, and no other has room"
 	}
 	if !r.knowCapacity(ctx, capacityAge) {
 		return ""
@@ -332,7 +336,10 @@ func (r *Runner) readCapacity(ctx context.Context) error {
 // clientCapacities asks Nomad for the clients that take jobs, by id, whether there are others, and
 // which of our jobs have an allocation. What a lone client runs is read only with used: there is
 // nothing to choose.
-func (r *Runner) clientCapacities(ctx context.Context, used bool) (clients map[string]*clientCapacity, others bool, placed []string, err error) {
+func (r *Runner) clientCapacities(
+	ctx context.Context,
+	used bool,
+) (clients map[string]*clientCapacity, others bool, placed []string, err error) {
 	var stubs []*api.NodeListStub
 	err = r.call(ctx, opListClients, func(ctx context.Context) error {
 		q := query(ctx)
@@ -346,7 +353,8 @@ func (r *Runner) clientCapacities(ctx context.Context, used bool) (clients map[s
 	}
 	clients = map[string]*clientCapacity{}
 	for _, s := range stubs {
-		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain || s.NodeResources == nil {
+		if s.Status != api.NodeStatusReady || s.SchedulingEligibility != api.NodeSchedulingEligible || s.Drain ||
+			s.NodeResources == nil {
 			others = true
 			continue
 		}

@@ -17,7 +17,8 @@ func TestPlacement_SilentListOfClients_HoldsUpNobodyElse(t *testing.T) {
 	f := newFake(t, nil)
 	f.on("GET /v1/nodes", silent)
 	start := func(ctx context.Context, id string) error {
-		return f.Start(ctx, scheduler.Job{SandboxID: id, ClusterID: "c1", New: true, Template: fsm.Template{Driver: fsm.DriverRawExec}})
+		return f.Start(ctx,
+			scheduler.Job{SandboxID: id, ClusterID: "c1", New: true, Template: fsm.Template{Driver: fsm.DriverRawExec}})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -162,7 +162,9 @@ func (b *bench) mock(memory int) scheduler.Job {
 	job := scheduler.Job{
 		SandboxID: fmt.Sprintf("m%d", time.Now().UnixNano()), ClusterID: b.cluster,
 		Template: fsm.Template{
-			Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: memory, Ports: map[string]int{fsm.PortAgentServer: 0},
+			Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: memory, Ports: map[string]int{
+				fsm.PortAgentServer: 0,
+			},
 		},
 	}
 	b.Cleanup(func() { b.remove(job) })
@@ -192,7 +194,8 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 	}
 
 	capacity, err := b.r.Capacity(t.Context())
-	if total := int64(2 * memory); err != nil || capacity.Clients != 2 || capacity.Memory != total || capacity.MemoryFree != total-4*int64(memory*2/5) || capacity.CPUFree >= capacity.CPU {
+	if total := int64(2 * memory); err != nil || capacity.Clients != 2 || capacity.Memory != total ||
+		capacity.MemoryFree != total-4*int64(memory*2/5) || capacity.CPUFree >= capacity.CPU {
 		t.Errorf("capacity of two clients with %d MiB each: %+v, %v", memory, capacity, err)
 	}
 
@@ -225,7 +228,8 @@ func TestRunner_SeveralClients_ShareTheSandboxes(t *testing.T) {
 	last = b.paused(last)
 	filler := b.mock(memory * 2 / 5)
 	b.must(b.r.Start(t.Context(), filler))
-	if o := b.look(filler, "placement", func(o scheduler.Observed) bool { return o.Placement != nil }); o.Placement.NodeID != home {
+	if o := b.look(filler, "placement",
+		func(o scheduler.Observed) bool { return o.Placement != nil }); o.Placement.NodeID != home {
 		t.Fatalf("the filler is on %s", o.Placement.NodeID)
 	}
 	for _, job := range jobs {
@@ -295,5 +299,8 @@ func TestRunner_ClientsFullOfMembers_TakeUsersStarts(t *testing.T) {
 	// A member displaces nothing.
 	last := member(40)
 	b.must(b.r.Start(t.Context(), last))
-	b.look(last, "no room for a member", func(o scheduler.Observed) bool { return o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity })
+	b.look(last, "no room for a member", func(o scheduler.Observed) bool {
+		return o.Waiting != nil &&
+			o.Waiting.Reason == fsm.ReasonNoCapacity
+	})
 }

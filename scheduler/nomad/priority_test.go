@@ -20,7 +20,8 @@ func full(t *testing.T) (*bench, func(id string, deferred bool) scheduler.Job) {
 	s := useStack(t)
 	own := &stack{agent: s.agent}
 	var err error
-	if own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(t.TempDir(), "nomad")}); err != nil {
+	if own.nomad, err = local.StartNomad(t.Context(),
+		local.NomadOptions{Dir: filepath.Join(t.TempDir(), "nomad")}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -47,10 +48,20 @@ func full(t *testing.T) (*bench, func(id string, deferred bool) scheduler.Job) {
 	b.must(own.nomad.Do(t.Context(), http.MethodGet, "node/"+node, nil, &facts))
 	return b, func(id string, deferred bool) scheduler.Job {
 		return scheduler.Job{
-			SandboxID: id, ClusterID: b.cluster, Deferred: deferred, KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1},
+			SandboxID: id, ClusterID: b.cluster, Deferred: deferred, KeyRef: fsm.SecretRef{
+				Path:    "sandboxes/" + id + "/session",
+				Version: 1,
+			},
 			Template: fsm.Template{
-				Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: own.agent, Args: []string{"--host", "127.0.0.1", "--port", "${port.agent_server}"},
-				WorkingDir: "project", CPU: 100, Memory: facts.NodeResources.Memory.MemoryMB * 6 / 10, Ports: map[string]int{fsm.PortAgentServer: 0},
+				Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: own.agent, Args: []string{
+					"--host",
+					"127.0.0.1",
+					"--port",
+					"${port.agent_server}",
+				},
+				WorkingDir: "project", CPU: 100, Memory: facts.NodeResources.Memory.MemoryMB * 6 / 10, Ports: map[string]int{
+					fsm.PortAgentServer: 0,
+				},
 			},
 		}
 	}
@@ -72,7 +83,10 @@ func TestRunner_PoolMember_GivesWayToAStart(t *testing.T) {
 	first := job("first", false)
 	start(first)
 	b.look(first, "the start's placement in the place of the member", placed)
-	b.look(member, "the member without one", func(o scheduler.Observed) bool { return o.Placement == nil && o.Waiting != nil })
+	b.look(member, "the member without one", func(o scheduler.Observed) bool {
+		return o.Placement == nil &&
+			o.Waiting != nil
+	})
 
 	// The user's sandbox is removed, the member comes back and is claimed.
 	first.ModifyIndex = b.observed(first).ModifyIndex
@@ -90,7 +104,10 @@ func TestRunner_PoolMember_GivesWayToAStart(t *testing.T) {
 	}
 	second := job("second", false)
 	start(second)
-	b.look(second, "no room for another", func(o scheduler.Observed) bool { return o.Waiting != nil && o.Waiting.Reason == fsm.ReasonNoCapacity })
+	b.look(second, "no room for another", func(o scheduler.Observed) bool {
+		return o.Waiting != nil &&
+			o.Waiting.Reason == fsm.ReasonNoCapacity
+	})
 	if o := b.observed(claimed); !o.Placement.Equal(after.Placement) {
 		t.Errorf("a user's sandbox gave way to another's: %+v", o)
 	}

@@ -90,7 +90,8 @@ func TestPolicy_EachPermissionIsNeeded(t *testing.T) {
 		}
 		rest = less
 	}
-	if left := regexp.MustCompile(`"[a-z-]+"|policy\s*=`).FindAllString(withoutComments(rest), -1); len(left) != 1 { // the namespace's name
+	if left := regexp.MustCompile(`"[a-z-]+"|policy\s*=`).FindAllString(withoutComments(rest),
+		-1); len(left) != 1 { // the namespace's name
 		t.Fatalf("permissions that this test does not know: %q in\n%s", left, rest)
 	}
 
@@ -143,7 +144,11 @@ func newPrivileged(t *testing.T) *privileged {
 			t.Error(err)
 		}
 	})
-	if p.own.client, err = api.NewClient(&api.Config{Address: p.own.nomad.Address, SecretID: p.own.nomad.Token, Namespace: "sandboxes"}); err != nil {
+	if p.own.client, err = api.NewClient(&api.Config{
+		Address:   p.own.nomad.Address,
+		SecretID:  p.own.nomad.Token,
+		Namespace: "sandboxes",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := deploy.Files.ReadFile("nomad/bivouac.policy.hcl")
@@ -194,7 +199,10 @@ func (p *privileged) life(t *testing.T, rules string) (step string, err error) {
 	job := scheduler.Job{
 		SandboxID: id, ClusterID: b.cluster, KeyRef: fsm.SecretRef{Path: "sandboxes/" + id + "/session", Version: 1},
 		Template: fsm.Template{
-			Driver: fsm.DriverDocker, Image: p.own.image, NetworkMode: "bridge", VolumePath: "/workspace", Args: []string{"--port", "${port.agent_server}"},
+			Driver: fsm.DriverDocker, Image: p.own.image, NetworkMode: "bridge", VolumePath: "/workspace", Args: []string{
+				"--port",
+				"${port.agent_server}",
+			},
 			WorkingDir: "/workspace/project", CPU: 100, Memory: 64, Ports: map[string]int{fsm.PortAgentServer: 8000},
 		},
 	}
@@ -267,7 +275,8 @@ func (p *privileged) steps(b *bench, r *nomad.Runner, job *scheduler.Job) (step 
 		}},
 		{"remove the workspace", func() error {
 			o := b.look(*job, "a workspace without a job", func(o scheduler.Observed) bool { return !o.Exists && o.Workspace })
-			return r.RemoveWorkspace(ctx, scheduler.Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: o.Birth, ID: o.WorkspaceID})
+			return r.RemoveWorkspace(ctx,
+				scheduler.Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: o.Birth, ID: o.WorkspaceID})
 		}},
 	} {
 		if err := s.do(); err != nil {
@@ -298,7 +307,8 @@ func TestPolicy_AllElseIsRefused(t *testing.T) {
 	variable := func(path string) map[string]any {
 		return map[string]any{"Path": path, "Items": map[string]string{"a": "b"}}
 	}
-	if err := p.own.nomad.Do(t.Context(), http.MethodPut, "var/theirs?namespace=sandboxes", variable("theirs"), nil); err != nil {
+	if err := p.own.nomad.Do(t.Context(), http.MethodPut, "var/theirs?namespace=sandboxes", variable("theirs"),
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, refused := range []struct {
@@ -335,16 +345,22 @@ func TestPolicy_AllElseIsRefused(t *testing.T) {
 	} {
 		err := p.own.nomad.DoAs(t.Context(), token, refused.method, refused.path, refused.in, nil)
 		var status *local.StatusError
-		forbidden := errors.As(err, &status) && (status.Status == http.StatusForbidden || strings.Contains(err.Error(), "Permission denied"))
+		forbidden := errors.As(err, &status) && (status.Status == http.StatusForbidden ||
+			strings.Contains(err.Error(), "Permission denied"))
 		if !forbidden {
 			t.Errorf("%s %s: %v; want it refused", refused.method, refused.path, err)
 		}
 	}
 	// No command in a container of another namespace, and no files.
-	for _, refused := range []string{"client/allocation/%s/exec?task=t&command=%%5B%%22id%%22%%5D", "client/fs/cat/%s?path=t/local", "client/fs/ls/%s?path=/"} {
+	for _, refused := range []string{
+		"client/allocation/%s/exec?task=t&command=%%5B%%22id%%22%%5D",
+		"client/fs/cat/%s?path=t/local",
+		"client/fs/ls/%s?path=/",
+	} {
 		var allocs []struct{ ID string }
 		err := await(t.Context(), func() error {
-			if err := p.own.nomad.Do(t.Context(), http.MethodGet, "job/theirs/allocations?namespace=default", nil, &allocs); err != nil {
+			if err := p.own.nomad.Do(t.Context(), http.MethodGet, "job/theirs/allocations?namespace=default", nil,
+				&allocs); err != nil {
 				return err
 			}
 			if len(allocs) == 0 {

@@ -44,7 +44,8 @@ func (ob *observation) due(now time.Time) []string {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(ob.purged[a].next.Compare(ob.purged[b].next), cmp.Compare(a, b)) })
+	slices.SortFunc(ids,
+		func(a, b string) int { return cmp.Or(ob.purged[a].next.Compare(ob.purged[b].next), cmp.Compare(a, b)) })
 	return ids[:min(len(ids), purgedAtOnce)]
 }
 

@@ -78,7 +78,9 @@ func (r *Runner) purge(ctx context.Context, cur *api.Job) error {
 // stamp changes the job so that Nomad assigns another modify index and leaves its task as it is:
 // the description has no effect. A registration without a change keeps the index.
 func stamp(job *api.Job, what string) {
-	job.UI = &api.JobUIConfig{Description: "Bivouac: " + what + ", at modify index " + strconv.FormatUint(*job.JobModifyIndex, 10)}
+	job.UI = &api.JobUIConfig{
+		Description: "Bivouac: " + what + ", at modify index " + strconv.FormatUint(*job.JobModifyIndex, 10),
+	}
 }
 
 // RemoveWorkspace implements scheduler.Workspaces.

@@ -42,15 +42,18 @@ func TestRunner_CrashedBehindASilentClient_ListingIsNotHeldUp(t *testing.T) {
 	list, err := f.List(ctx, "c1")
 	t.Logf("the first listing took %s: %d sandboxes, error %v", time.Since(begin).Round(time.Millisecond), len(list), err)
 	if err != nil || len(list) != 36 || time.Since(begin) > 5*time.Second {
-		t.Errorf("a listing with 35 crashed sandboxes behind a silent client took %s: %d sandboxes, %v", time.Since(begin), len(list), err)
+		t.Errorf("a listing with 35 crashed sandboxes behind a silent client took %s: %d sandboxes, %v", time.Since(begin),
+			len(list), err)
 	}
 }
 
 func TestRunner_CrashedBehindASilentClient_StreamIsNotHeldUp(t *testing.T) {
 	f := crashedBehindSilent(t)
 	w := f.watch()
-	f.frames <- frame(200, map[string]any{"Job": jobRow("new")}, map[string]any{"Allocation": allocRow("new", "fine", "running", started)})
-	took := w.await(t, "the stream open", "new", patience, func(_ scheduler.Observed, reported bool) bool { return reported })
+	f.frames <- frame(200, map[string]any{"Job": jobRow("new")},
+		map[string]any{"Allocation": allocRow("new", "fine", "running", started)})
+	took := w.await(t, "the stream open", "new", patience,
+		func(_ scheduler.Observed, reported bool) bool { return reported })
 	t.Logf("the stream brought its first news after %s", took.Round(time.Millisecond))
 	if took > 5*time.Second {
 		t.Errorf("the stream brought its first news only after %s", took)
@@ -58,10 +61,13 @@ func TestRunner_CrashedBehindASilentClient_StreamIsNotHeldUp(t *testing.T) {
 	// A crash now is reported too, without its log, and delays nothing either.
 	for i := range uint64(5) {
 		id := fmt.Sprintf("late-%d", i)
-		f.frames <- frame(201+i, map[string]any{"Job": jobRow(id)}, map[string]any{"Allocation": allocRow(id, "silent", "failed", crashed)})
+		f.frames <- frame(201+i, map[string]any{"Job": jobRow(id)},
+			map[string]any{"Allocation": allocRow(id, "silent", "failed", crashed)})
 	}
-	f.frames <- frame(300, map[string]any{"Job": jobRow("newer")}, map[string]any{"Allocation": allocRow("newer", "fine", "running", started)})
-	if took := w.await(t, "news after a crash", "newer", patience, func(_ scheduler.Observed, reported bool) bool { return reported }); took > 4*time.Second {
+	f.frames <- frame(300, map[string]any{"Job": jobRow("newer")},
+		map[string]any{"Allocation": allocRow("newer", "fine", "running", started)})
+	if took := w.await(t, "news after a crash", "newer", patience,
+		func(_ scheduler.Observed, reported bool) bool { return reported }); took > 4*time.Second {
 		t.Errorf("five crashes behind a silent client held up the next news for %s", took)
 	}
 	w.await(t, "the crash known", "late-4", patience, func(o scheduler.Observed, _ bool) bool { return o.Failure != nil })
@@ -80,7 +86,8 @@ func TestRunner_CrashIsExplainedWhenItsLogCanBeRead(t *testing.T) {
 	w := f.watch()
 	w.await(t, "a crash of before is explained", "old", patience, words)
 	// A crash that just happened is reported with its log at once.
-	f.frames <- frame(200, map[string]any{"Job": jobRow("new")}, map[string]any{"Allocation": allocRow("new", "fine", "failed", crashed)})
+	f.frames <- frame(200, map[string]any{"Job": jobRow("new")},
+		map[string]any{"Allocation": allocRow("new", "fine", "failed", crashed)})
 	w.await(t, "a new crash is explained", "new", patience, func(o scheduler.Observed, reported bool) bool {
 		if reported && o.Failure != nil && !words(o, reported) {
 			t.Errorf("reported without its crash log first: %v", o.Failure)
@@ -97,9 +104,10 @@ func TestRunner_WorkspaceOnAClientThatIsAway_IsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, func(c *nomad.Config) { c.CallTimeout = 200 * time.Millisecond })
 	f.add("/v1/volumes", map[string]any{"ID": "v1", "Name": "sandbox-a", "NodeID": "n1"})
-	volume := map[string]any{"ID": "v1", "Name": "sandbox-a", "NodeID": "n1", "HostPath": "/w", "Constraints": []map[string]any{
-		{"LTarget": "bivouac_cluster=c1", "Operand": "is_set"}, {"LTarget": "bivouac_birth=c1/n/7", "Operand": "is_set"},
-	}}
+	volume := map[string]any{"ID": "v1", "Name": "sandbox-a", "NodeID": "n1", "HostPath": "/w",
+		"Constraints": []map[string]any{
+			{"LTarget": "bivouac_cluster=c1", "Operand": "is_set"}, {"LTarget": "bivouac_birth=c1/n/7", "Operand": "is_set"},
+		}}
 	var status atomic.Value
 	status.Store("ready")
 	f.on("GET /v1/volume/host/v1", answer(func() any { return volume }))
@@ -125,7 +133,8 @@ func TestRunner_WorkspaceOnAClientThatIsAway_IsNotWaitedFor(t *testing.T) {
 	before := f.count(deletion)
 	_ = remove()
 	if before != 2 || f.count(deletion) != before {
-		t.Errorf("%d deletions were tried, %d of them while Nomad said that the client is away", f.count(deletion), f.count(deletion)-before)
+		t.Errorf("%d deletions were tried, %d of them while Nomad said that the client is away", f.count(deletion),
+			f.count(deletion)-before)
 	}
 }
 

@@ -110,7 +110,8 @@ func (s *stack) start() error {
 		s.broken = true
 		return err
 	}
-	if s.vault, err = local.StartVault(ctx, local.VaultOptions{Dir: filepath.Join(s.dir, "vault"), Progress: os.Stderr}); err != nil {
+	if s.vault, err = local.StartVault(ctx,
+		local.VaultOptions{Dir: filepath.Join(s.dir, "vault"), Progress: os.Stderr}); err != nil {
 		return err
 	}
 	if s.nomad, err = local.StartNomad(ctx, local.NomadOptions{
@@ -175,7 +176,8 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 	b.Helper()
 	id := fmt.Sprintf("t%d", time.Now().UnixNano())
 	data := map[string]any{"data": map[string]string{"key": key(id), "secret_key": "canary-secret-of-" + id}}
-	if err := b.s.vault.Do(b.Context(), http.MethodPost, "secret/data/default/sandbox-"+id+"/session", data, nil); err != nil {
+	if err := b.s.vault.Do(b.Context(), http.MethodPost, "secret/data/default/sandbox-"+id+"/session", data,
+		nil); err != nil {
 		b.Fatal(err)
 	}
 	t := fsm.Template{
@@ -187,7 +189,10 @@ func (b *bench) job(driver fsm.Driver) scheduler.Job {
 	case fsm.DriverDocker:
 		b.needDocker()
 		t.Image, t.NetworkMode, t.VolumePath = b.s.image, "bridge", "/workspace"
-		t.Args, t.Ports = []string{"--port", "${port.agent_server}"}, map[string]int{fsm.PortAgentServer: 8000, "VSCODE": 8001}
+		t.Args, t.Ports = []string{
+			"--port",
+			"${port.agent_server}",
+		}, map[string]int{fsm.PortAgentServer: 8000, "VSCODE": 8001}
 	default:
 		t.Command, t.Isolation = b.s.agent, fsm.IsolationNone
 	}

@@ -44,7 +44,8 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	if err != nil {
 		return err
 	}
-	if cur != nil && !had.failed && job.HasVersion && version != job.RevertTo && cur.Meta[metaVolume] == ws.ID && r.confined(cur, job, ws) {
+	if cur != nil && !had.failed && job.HasVersion && version != job.RevertTo && cur.Meta[metaVolume] == ws.ID &&
+		r.confined(cur, job, ws) {
 		done, err := r.revert(ctx, id, job.RevertTo, version)
 		if done || err != nil {
 			return err

@@ -31,7 +31,8 @@ func ownLife(t *testing.T, cluster, extra string, change func(*scheduler.Config)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = own.vault.Close() })
-	own.nomad, err = local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: own.vault, Extra: extra})
+	own.nomad, err = local.StartNomad(t.Context(),
+		local.NomadOptions{Dir: filepath.Join(dir, "nomad"), Vault: own.vault, Extra: extra})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +120,9 @@ func (l *life) running(id string, a *api.Allocation) {
 func (l *life) shortTokens() {
 	l.Helper()
 	l.must(l.s.vault.Do(l.Context(), http.MethodPost, "auth/jwt-nomad/role/nomad-workloads", map[string]any{
-		"role_type": "jwt", "user_claim": "/nomad_job_id", "user_claim_json_pointer": true, "bound_audiences": []string{"vault.io"},
+		"role_type": "jwt", "user_claim": "/nomad_job_id", "user_claim_json_pointer": true, "bound_audiences": []string{
+			"vault.io",
+		},
 		"token_period": "20s",
 	}, nil))
 }
@@ -262,7 +265,8 @@ func TestLife_VaultAway_IsNotPausedAsIdle(t *testing.T) {
 	})
 	l.must(l.s.vault.Unseal(l.Context()))
 	if err == nil {
-		t.Fatalf("paused as %q %s after Vault was sealed, with a call every second", l.store.Sandbox(id).PausedBy, time.Since(begin).Round(time.Second))
+		t.Fatalf("paused as %q %s after Vault was sealed, with a call every second", l.store.Sandbox(id).PausedBy,
+			time.Since(begin).Round(time.Second))
 	}
 	cancel()
 	l.until("paused once it is idle and says so", func() error {

@@ -47,7 +47,8 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 	} else if job.HasVersion || job.HasWorkspace {
 		return workspace{}, &scheduler.Failure{
 			Reason: fsm.ReasonWorkspace,
-			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad: bring it back and resume, or delete the sandbox",
+			Detail: "the workspace volume " + jobID(job.SandboxID) + " is gone from Nomad: " +
+				"bring it back and resume, or delete the sandbox",
 		}
 	}
 	client, err := r.chooseClient(ctx, job, nil)
@@ -63,7 +64,8 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 		return workspace{}, err
 	}
 	if len(volumes) == 0 {
-		return workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad does not show the volume it made for %s", jobID(job.SandboxID))
+		return workspace{}, fsm.Errorf(fsm.CodeScheduler, "Nomad does not show the volume it made for %s",
+			jobID(job.SandboxID))
 	}
 	return r.usable(ctx, job.Template, current(volumes, nil))
 }
@@ -275,8 +277,9 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 		return workspace{}, r.refusedVolume(ctx, job, err)
 	}
 	if says(err, "volume name already exists on this node") { // hashicorp/nomad#27313
-		err = fsm.Errorf(fsm.CodeScheduler, "a Nomad client has a volume %s that Nomad's servers do not know, as after a crash of theirs; "+
-			"if this lasts, delete the sandbox and create another: %v", jobID(job.SandboxID), err)
+		err = fsm.Errorf(fsm.CodeScheduler,
+			"a Nomad client has a volume %s that Nomad's servers do not know, as after a crash of theirs; "+
+				"if this lasts, delete the sandbox and create another: %v", jobID(job.SandboxID), err)
 	}
 	if client != "" && fsm.CodeOf(err) == fsm.CodeScheduler {
 		r.avoid(client)
@@ -298,12 +301,14 @@ func (r *Runner) refusedVolume(ctx context.Context, job scheduler.Job, refusal e
 	}
 	if len(named) > 0 {
 		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: fmt.Sprintf(
-			"the volume %s (%s) of a former sandbox with this id is still kept, and its client takes no second one of that name; "+
+			"the volume %s (%s) of a former sandbox with this id is still kept, "+
+				"and its client takes no second one of that name; "+
 				"delete that workspace or use another id", jobID(job.SandboxID), named[0].workspace.ID)}
 	}
 	return &scheduler.Failure{
 		Reason: fsm.ReasonNoCapacity,
-		Detail: fmt.Sprintf("no Nomad client can hold the workspace of a sandbox with the driver %s: %v", job.Template.Driver, refusal),
+		Detail: fmt.Sprintf("no Nomad client can hold the workspace of a sandbox with the driver %s: %v",
+			job.Template.Driver, refusal),
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 // ends.
 func (n *Nomad) dial(ctx context.Context, op, baseURL string) {
 	n.mu.Lock()
-	if a := n.at(baseURL); a != nil && (n.cut[a.client] || n.hung != nil && n.hung(a.sandbox, a.client) || n.hungCalls != nil && n.hungCalls(op, a.sandbox)) {
+	if a := n.at(baseURL); a != nil && (n.cut[a.client] || n.hung != nil && n.hung(a.sandbox, a.client) ||
+		n.hungCalls != nil && n.hungCalls(op, a.sandbox)) {
 		n.calls["hung"]++
 		n.mu.Unlock()
 		<-ctx.Done()
@@ -114,7 +115,11 @@ func (n *Nomad) ServerInfo(ctx context.Context, baseURL string) (agent.ServerInf
 	case err != nil:
 		return agent.ServerInfo{}, err
 	case a.silent:
-		return agent.ServerInfo{}, &agent.Error{Op: "server info", Kind: agent.ErrUnavailable, Status: http.StatusServiceUnavailable}
+		return agent.ServerInfo{}, &agent.Error{
+			Op:     "server info",
+			Kind:   agent.ErrUnavailable,
+			Status: http.StatusServiceUnavailable,
+		}
 	}
 	return agent.ServerInfo{Idle: time.Since(a.used)}, nil
 }

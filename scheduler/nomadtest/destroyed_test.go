@@ -20,7 +20,9 @@ func (v *verdicts) Errorf(format string, args ...any) { *v = append(*v, fmt.Spri
 func TestNomad_UndeclaredDestructionFailsTheTest(t *testing.T) {
 	cluster := nomadtest.NewCluster("c1")
 	cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "s", Template: fsm.Template{
-		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverMock, Readiness: fsm.ReadinessAllocation, CPU: 20, Memory: 16, Ports: map[string]int{
+			fsm.PortAgentServer: 0,
+		},
 	}}}}, "operator")
 	for _, id := range []string{"kept", "deleted"} {
 		cluster.Create(id, "s", 1)
@@ -43,7 +45,8 @@ func TestNomad_UndeclaredDestructionFailsTheTest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var failed verdicts
-			n := nomadtest.NewNomad(&failed, nomadtest.Options{}, nomadtest.NewSecrets(), nomadtest.DeletedIn(cluster.Store.View))
+			n := nomadtest.NewNomad(&failed, nomadtest.Options{}, nomadtest.NewSecrets(),
+				nomadtest.DeletedIn(cluster.Store.View))
 			n.AddBorn(c.id, "c1", "c1/aa/1")
 			n.Declare("declared")
 			list, err := n.List(t.Context(), "c1")
@@ -93,12 +96,17 @@ func TestNomad_LateCallsLose(t *testing.T) {
 			t.Errorf("a removal with index %d: %v", index, err)
 		}
 	}
-	if err := n.RemoveWorkspace(t.Context(), scheduler.Workspace{SandboxID: "a", ClusterID: "c1", Birth: "c1/aa/1"}); fsm.CodeOf(err) != fsm.CodeConflict {
+	if err := n.RemoveWorkspace(t.Context(),
+		scheduler.Workspace{SandboxID: "a", ClusterID: "c1", Birth: "c1/aa/1"}); fsm.CodeOf(err) != fsm.CodeConflict {
 		t.Errorf("removing the workspace of a job: %v", err)
 	}
 	n.PurgeByHand("a")
 	for _, w := range []scheduler.Workspace{
-		{SandboxID: "a", ClusterID: "c1", Birth: "c1/aa/2"}, {SandboxID: "a", ClusterID: "c1"}, {SandboxID: "a", ClusterID: "c2", Birth: "c1/aa/1"},
+		{
+			SandboxID: "a",
+			ClusterID: "c1",
+			Birth:     "c1/aa/2",
+		}, {SandboxID: "a", ClusterID: "c1"}, {SandboxID: "a", ClusterID: "c2", Birth: "c1/aa/1"},
 		{SandboxID: "a", ClusterID: "c1", Birth: "c1/aa/1", ID: "another"},
 	} {
 		if err := n.RemoveWorkspace(t.Context(), w); err != nil {

@@ -219,7 +219,8 @@ func (n *Nomad) workspace(j scheduler.Job) error {
 	case j.HasVersion || j.HasWorkspace:
 		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace is gone"}
 	case v != nil:
-		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace of a former sandbox with this id is still kept"}
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace of a former sandbox " +
+			"with this id is still kept"}
 	}
 	n.makeVolume(j.SandboxID, j.ClusterID, j.Birth)
 	return nil
@@ -351,7 +352,8 @@ func (n *Nomad) toRemove(j scheduler.Job) (v *volume, exists bool, err error) {
 
 // RemoveWorkspace implements scheduler.Workspaces.
 func (n *Nomad) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) error {
-	if err := n.enter(ctx, "remove workspace", scheduler.Job{SandboxID: w.SandboxID, ClusterID: w.ClusterID, Birth: w.Birth}); err != nil {
+	if err := n.enter(ctx, "remove workspace",
+		scheduler.Job{SandboxID: w.SandboxID, ClusterID: w.ClusterID, Birth: w.Birth}); err != nil {
 		return err
 	}
 	n.mu.Lock()

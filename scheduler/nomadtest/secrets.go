@@ -149,7 +149,10 @@ func (s *Secrets) Delete(_ context.Context, path string) error {
 }
 
 // Collect implements scheduler.Secrets.
-func (s *Secrets) Collect(_ context.Context, judge func(scheduler.SecretEntry) scheduler.SecretVerdict) (did scheduler.SecretsCollected, err error) {
+func (s *Secrets) Collect(
+	_ context.Context,
+	judge func(scheduler.SecretEntry) scheduler.SecretVerdict,
+) (did scheduler.SecretsCollected, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.check(); err != nil {

@@ -34,7 +34,8 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		return err
 	}
 	if st.SandboxID != "" && !job.Owns(st.Birth) {
-		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + filepath.Join(sb.dir, workspaceDir) +
+		return &scheduler.Failure{Reason: fsm.ReasonWorkspace, Detail: "the workspace " + filepath.Join(sb.dir,
+			workspaceDir) +
 			" of a former sandbox with this id is still kept; delete that workspace or use another id"}
 	}
 	if job.TakeOver && st.job() && !st.Stopped {
@@ -54,7 +55,10 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		return err
 	}
 	if _, err := exec.LookPath(l.command); err != nil {
-		return &scheduler.Failure{Reason: fsm.ReasonDriver, Detail: fmt.Sprintf("the program %s can't be run: %v", l.command, err)}
+		return &scheduler.Failure{
+			Reason: fsm.ReasonDriver,
+			Detail: fmt.Sprintf("the program %s can't be run: %v", l.command, err),
+		}
 	}
 	entry, err := r.cfg.Secrets.Read(ctx, job.KeyRef)
 	if err != nil {
@@ -87,7 +91,8 @@ func meant(st state, job scheduler.Job) error {
 	if st.index() == job.ModifyIndex {
 		return nil
 	}
-	return fsm.Errorf(fsm.CodeConflict, "the job of sandbox %s has modify index %d, not %d", job.SandboxID, st.index(), job.ModifyIndex)
+	return fsm.Errorf(fsm.CodeConflict, "the job of sandbox %s has modify index %d, not %d", job.SandboxID, st.index(),
+		job.ModifyIndex)
 }
 
 // begin stores the next version of the job and runs it.
@@ -265,7 +270,8 @@ func (r *Runner) delete(sb *sandbox) error {
 func (sb *sandbox) runs(t fsm.Template, deferred bool) bool {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	return !sb.state.Stopped && sb.run != nil && sb.run.live && sb.run.deferred == deferred && reflect.DeepEqual(sb.run.template, t)
+	return !sb.state.Stopped && sb.run != nil && sb.run.live && sb.run.deferred == deferred &&
+		reflect.DeepEqual(sb.run.template, t)
 }
 
 func randomHex() string {

@@ -51,14 +51,25 @@ func (l *launch) give(entry map[string]string, deferred bool) error {
 		missing = fsm.MemberKey
 	}
 	if missing != "" {
-		return &scheduler.Failure{Reason: fsm.ReasonSecretStore, Detail: "the sandbox's entry in the secret store has no " + missing}
+		return &scheduler.Failure{
+			Reason: fsm.ReasonSecretStore,
+			Detail: "the sandbox's entry in the secret store has no " + missing,
+		}
 	}
 	return nil
 }
 
 // prepare resolves a template. A template that can't run is a *scheduler.Failure.
 func (r *Runner) prepare(id, dir string, t fsm.Template) (launch, error) {
-	l := launch{sandboxID: id, template: t, workspace: filepath.Join(dir, workspaceDir), command: t.Command, args: t.Args, inherited: r.cfg.Environ, env: r.cfg.Env}
+	l := launch{
+		sandboxID: id,
+		template:  t,
+		workspace: filepath.Join(dir, workspaceDir),
+		command:   t.Command,
+		args:      t.Args,
+		inherited: r.cfg.Environ,
+		env:       r.cfg.Env,
+	}
 	if t.Driver != fsm.DriverProcess {
 		return l, specFailure("the driver %q needs Nomad; only %q runs here", t.Driver, fsm.DriverProcess)
 	}
@@ -109,7 +120,15 @@ func (l launch) expand(s string, ports map[string]int) string {
 func (l launch) environ(mark string, ports map[string]int) []string {
 	env := map[string]string{"HOME": l.workspace, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 	for _, kv := range l.inherited {
-		if name, v, _ := strings.Cut(kv, "="); slices.Contains([]string{"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME"}, name) {
+		if name, v, _ := strings.Cut(kv, "="); slices.Contains([]string{
+			"PATH",
+			"LANG",
+			"LC_ALL",
+			"TZ",
+			"TMPDIR",
+			"USER",
+			"LOGNAME",
+		}, name) {
 			env[name] = v
 		}
 	}
@@ -122,7 +141,8 @@ func (l launch) environ(mark string, ports map[string]int) []string {
 	}
 	// A template can't set whether the server requires keys, nor which.
 	maps.DeleteFunc(env, func(name, _ string) bool {
-		return strings.HasPrefix(name, "OH_SESSION_API_KEYS") || slices.Contains([]string{"SESSION_API_KEY", "OH_SECRET_KEY", "OH_DEFERRED_INIT"}, name)
+		return strings.HasPrefix(name, "OH_SESSION_API_KEYS") ||
+			slices.Contains([]string{"SESSION_API_KEY", "OH_SECRET_KEY", "OH_DEFERRED_INIT"}, name)
 	})
 	if l.deferred {
 		env["OH_DEFERRED_INIT"] = "1"

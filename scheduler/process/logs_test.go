@@ -41,7 +41,11 @@ func TestLogs_OfATask(t *testing.T) {
 		stream string
 		tail   int64
 		want   string
-	}{{"stdout", -1, "to stdout\n"}, {"stderr", -1, "to stderr\n"}, {"stdout", 4, "out\n"}, {"stdout", 0, ""}, {"stderr", 1 << 40, "to stderr\n"}} {
+	}{{"stdout", -1, "to stdout\n"}, {"stderr", -1, "to stderr\n"}, {"stdout", 4, "out\n"}, {"stdout", 0, ""}, {
+		"stderr",
+		1 << 40,
+		"to stderr\n",
+	}} {
 		if got := logs(t, r, c.stream, c.tail); got != c.want {
 			t.Errorf("%s, tail %d: %q, want %q", c.stream, c.tail, got, c.want)
 		}
@@ -267,7 +271,12 @@ func TestRunner_DeferredMember(t *testing.T) {
 	r := newRunner(t, t.TempDir(), "serve")
 	job := testJob("s1")
 	job.Deferred = true
-	job.Template.Env = map[string]string{"OH_SESSION_API_KEYS_0": "theirs", "SESSION_API_KEY": "theirs", "OH_SESSION_API_KEYS": `["theirs"]`, "GORACE": "atexit_sleep_ms=0"}
+	job.Template.Env = map[string]string{
+		"OH_SESSION_API_KEYS_0": "theirs",
+		"SESSION_API_KEY":       "theirs",
+		"OH_SESSION_API_KEYS":   `["theirs"]`,
+		"GORACE":                "atexit_sleep_ms=0",
+	}
 	if err := r.Start(ctx, job); err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,8 @@ func task(mode string, args []string) int {
 		if err := child.Start(); err != nil {
 			return 5
 		}
-		if err := os.WriteFile(filepath.Join(workspace, "orphan"), []byte(strconv.Itoa(child.Process.Pid)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(workspace, "orphan"), []byte(strconv.Itoa(child.Process.Pid)),
+			0o600); err != nil {
 			return 6
 		}
 	case "talk":
@@ -130,7 +131,11 @@ func testConfig(dir, mode string) Config {
 func testJob(id string) scheduler.Job {
 	return scheduler.Job{
 		SandboxID: id, ClusterID: "c1", KeyRef: fsm.SecretRef{Path: "sandboxes/x/session", Version: 1},
-		Template: fsm.Template{Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, WorkingDir: "project", Ports: map[string]int{fsm.PortAgentServer: 0, "WORKER_1": 0},
+		Template: fsm.Template{Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, WorkingDir: "project",
+			Ports: map[string]int{
+				fsm.PortAgentServer: 0,
+				"WORKER_1":          0,
+			},
 			Env: map[string]string{"W": "${workspace}", "P": "${port.agent_server}", "GORACE": "atexit_sleep_ms=0"}},
 	}
 }

@@ -12,7 +12,14 @@ import (
 )
 
 func markAt(index uint64) fsm.Mark {
-	return fsm.Mark{Cluster: "c1", History: "h1", Epoch: 1, Nonce: "aa", Index: index, Time: time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC)}
+	return fsm.Mark{
+		Cluster: "c1",
+		History: "h1",
+		Epoch:   1,
+		Nonce:   "aa",
+		Index:   index,
+		Time:    time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC),
+	}
 }
 
 func TestRunner_Mark_IsCheckedAndSet_AndOutlivesTheProgram(t *testing.T) {

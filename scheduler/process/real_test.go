@@ -57,7 +57,10 @@ func TestReal_MemberIsClaimedKilledPausedAndResumed(t *testing.T) {
 	url := bind(await(t, r, "s1", "a dormant member", in(agent.StateDormant)))
 	id := agent.DashedID("6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01")
 	req := agent.CreateRequest{
-		ConversationID: id, Workspace: agent.Workspace{Kind: "LocalWorkspace", WorkingDir: r.look("s1", "c1").Placement.Workspace},
+		ConversationID: id, Workspace: agent.Workspace{
+			Kind:       "LocalWorkspace",
+			WorkingDir: r.look("s1", "c1").Placement.Workspace,
+		},
 		AgentSettings:      agent.AgentSettings{AgentKind: "openhands", LLM: agent.LLM{Model: "m", UsageID: "agent"}},
 		ConfirmationPolicy: agent.Kind{Kind: "NeverConfirm"},
 	}

@@ -65,8 +65,9 @@ func TestRunner_TaskGetsWhatItMust(t *testing.T) {
 	for name, want := range map[string]string{
 		"OH_SESSION_API_KEYS_0": testKey, "OH_SECRET_KEY": "SEALCANARY", "W": ws,
 		"BIVOUAC_API_URLS": `["http://127.0.0.1:8440"]`,
-		"P":                strconv.Itoa(o.Placement.Ports[fsm.PortAgentServer]), "AGENT_SERVER": strconv.Itoa(o.Placement.Ports[fsm.PortAgentServer]),
-		"WORKER_1": strconv.Itoa(o.Placement.Ports["WORKER_1"]), "OH_CONVERSATIONS_PATH": ws + "/conversations",
+		"P":                strconv.Itoa(o.Placement.Ports[fsm.PortAgentServer]),
+		"AGENT_SERVER":     strconv.Itoa(o.Placement.Ports[fsm.PortAgentServer]),
+		"WORKER_1":         strconv.Itoa(o.Placement.Ports["WORKER_1"]), "OH_CONVERSATIONS_PATH": ws + "/conversations",
 		"OH_BASH_EVENTS_DIR": ws + "/bash_events", "BIVOUAC_API_KEY": "", "TZ": "Europe/Berlin", "HOME": ws,
 	} {
 		if got := ask(o, name); got != want {
@@ -127,7 +128,10 @@ func TestRunner_CrashLoopIsAFailureWithItsLastWords(t *testing.T) {
 	if err := r.Start(ctx, job); err != nil {
 		t.Fatal(err)
 	}
-	await(t, r, "s1", "a new failure", func(n scheduler.Observed) bool { return n.Failure != nil && n.ModifyIndex > o.ModifyIndex })
+	await(t, r, "s1", "a new failure", func(n scheduler.Observed) bool {
+		return n.Failure != nil &&
+			n.ModifyIndex > o.ModifyIndex
+	})
 }
 
 func TestRunner_CrashOnceRecovers(t *testing.T) {
@@ -246,11 +250,14 @@ func TestRunner_StartRefusals(t *testing.T) {
 		reason string
 		code   fsm.Code
 	}{
-		"driver":      {job: edit(func(j *scheduler.Job) { j.Template.Driver = fsm.DriverDocker }), reason: fsm.ReasonSpec},
-		"no port":     {job: edit(func(j *scheduler.Job) { j.Template.Ports = nil }), reason: fsm.ReasonSpec},
-		"escaping":    {job: edit(func(j *scheduler.Job) { j.Template.WorkingDir = "../.." }), reason: fsm.ReasonSpec},
-		"id":          {job: edit(func(j *scheduler.Job) { j.SandboxID = "../s1" }), reason: fsm.ReasonSpec},
-		"no program":  {job: edit(func(j *scheduler.Job) { j.Template.Command = "/no/such/program" }), reason: fsm.ReasonDriver},
+		"driver":   {job: edit(func(j *scheduler.Job) { j.Template.Driver = fsm.DriverDocker }), reason: fsm.ReasonSpec},
+		"no port":  {job: edit(func(j *scheduler.Job) { j.Template.Ports = nil }), reason: fsm.ReasonSpec},
+		"escaping": {job: edit(func(j *scheduler.Job) { j.Template.WorkingDir = "../.." }), reason: fsm.ReasonSpec},
+		"id":       {job: edit(func(j *scheduler.Job) { j.SandboxID = "../s1" }), reason: fsm.ReasonSpec},
+		"no program": {
+			job:    edit(func(j *scheduler.Job) { j.Template.Command = "/no/such/program" }),
+			reason: fsm.ReasonDriver,
+		},
 		"sealed":      {job: edit(func(j *scheduler.Job) { j.KeyRef.Path = "elsewhere" }), code: fsm.CodeSecretStore},
 		"wrong index": {job: edit(func(j *scheduler.Job) { j.ModifyIndex = 5 }), code: fsm.CodeConflict},
 	} {

@@ -152,7 +152,13 @@ func (r *Runner) supervise(ctx context.Context, sb *sandbox, n *run, l launch, m
 }
 
 // once runs the task's process to its end and says why it ended.
-func (r *Runner) once(ctx context.Context, sb *sandbox, n *run, l launch, mark runMark) (why *scheduler.Failure, fatal bool) {
+func (r *Runner) once(
+	ctx context.Context,
+	sb *sandbox,
+	n *run,
+	l launch,
+	mark runMark,
+) (why *scheduler.Failure, fatal bool) {
 	if ctx.Err() != nil {
 		return &scheduler.Failure{Reason: fsm.ReasonCrashed, Detail: "stopped"}, true
 	}

@@ -37,7 +37,8 @@ func TestSlots_ServeInOrderAndLoseNone(t *testing.T) {
 				slices.Reverse(want)
 			}
 			if !slices.Equal(served, want) || s.free != 1 || len(s.waiting) != 0 {
-				t.Errorf("newest first %v: served %v, %d free, %d wait; want %v, 1, 0", newestFirst, served, s.free, len(s.waiting), want)
+				t.Errorf("newest first %v: served %v, %d free, %d wait; want %v, 1, 0", newestFirst, served, s.free,
+					len(s.waiting), want)
 			}
 		})
 	}

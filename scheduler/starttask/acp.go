@@ -33,7 +33,8 @@ func (in *inputs) chooseAgent(v *fsm.View) error {
 	}
 	spec := v.Spec(in.place.sandbox.SpecID)
 	if spec == nil {
-		return fmt.Errorf("the sandbox spec %s is gone, and with it the agent %s: start in a new sandbox, or with acp_server %q",
+		return fmt.Errorf("the sandbox spec %s is gone, and with it the agent %s: "+
+			"start in a new sandbox, or with acp_server %q",
 			in.place.sandbox.SpecID, id, fsm.AgentOpenHands)
 	}
 	if err := spec.CheckAgent(kind, id); err != nil {
@@ -47,7 +48,8 @@ func (in *inputs) chooseAgent(v *fsm.View) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(in.agent.EnvFromSecret)) {
 		if secret := in.agent.EnvFromSecret[name]; in.ownSecret(secret) == "" {
-			return fmt.Errorf("the agent %s of the sandbox spec %s needs the secret %s for its variable %s: store it in secrets_store.custom_secrets of the settings",
+			return fmt.Errorf("the agent %s of the sandbox spec %s needs the secret %s for its variable %s: "+
+				"store it in secrets_store.custom_secrets of the settings",
 				id, spec.ID, secret, name)
 		}
 	}
@@ -122,7 +124,8 @@ func (r *Runner) findAgent(ctx context.Context, in *inputs) outcome {
 	out, err := r.agents.RunCommand(ctx, in.place.url, in.key, cmd)
 	var refused *agent.Error
 	switch {
-	case errors.As(err, &refused) && (refused.Status == http.StatusNotFound || refused.Status == http.StatusMethodNotAllowed):
+	case errors.As(err, &refused) && (refused.Status == http.StatusNotFound ||
+		refused.Status == http.StatusMethodNotAllowed):
 		return outcome{} // it runs no commands, and the conversation's first message tells
 	case err != nil:
 		return r.agentOutcome(err, in)
@@ -130,7 +133,8 @@ func (r *Runner) findAgent(ctx context.Context, in *inputs) outcome {
 		return outcome{err: errors.New("looking for the agent " + in.agent.ID + " was cut off")}
 	case out.ExitCode != 0:
 		return outcome{fatal: in.scrub(fmt.Sprintf("The agent %s is not in this sandbox: it has no program %q. "+
-			"Install it in what the sandbox spec %s runs, or choose another agent (%s).", in.agent.ID, program, in.agent.spec.ID, in.agent.spec.AgentIDs()))}
+			"Install it in what the sandbox spec %s runs, or choose another agent (%s).", in.agent.ID, program,
+			in.agent.spec.ID, in.agent.spec.AgentIDs()))}
 	}
 	return outcome{}
 }

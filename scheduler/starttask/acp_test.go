@@ -37,23 +37,27 @@ func TestStartTask_Agent(t *testing.T) {
 	}{
 		"preset by settings": {
 			values: fsm.SettingsValues{AgentKind: ptr(fsm.AgentACP), ACPServer: ptr("opencode"), ACPModel: ptr("big")},
-			want:   `{"agent_kind":"acp","acp_server":"opencode","acp_model":"big",` + llm + `}`, looked: "command -v -- 'opencode'",
+			want:   `{"agent_kind":"acp","acp_server":"opencode","acp_model":"big",` + llm + `}`,
+			looked: "command -v -- 'opencode'",
 		},
 		"own agent by request": {
 			values:  fsm.SettingsValues{AgentKind: ptr(fsm.AgentOpenHands)},
 			request: fsm.StartRequest{ACPServer: ptr("mine")},
-			want: `{"agent_kind":"acp","acp_server":"mine","acp_command":["my-agent"],"acp_args":["acp"],"acp_env":{"HOME_OF":"{{data_dir}}"},` +
+			want: `{"agent_kind":"acp","acp_server":"mine","acp_command":["my-agent"],"acp_args":["acp"],` +
+				`"acp_env":{"HOME_OF":"{{data_dir}}"},` +
 				`"acp_session_mode":"auto","acp_model":"own",` + llm + `}`,
 			looked: "command -v -- 'my-agent'",
 		},
 		"own command": {
 			values: fsm.SettingsValues{AgentKind: ptr(fsm.AgentACP), ACPCommand: ptr([]string{"bin/it's", "--acp"})},
-			want:   `{"agent_kind":"acp","acp_server":"custom","acp_command":["bin/it's","--acp"],` + llm + `}`, looked: `command -v -- 'bin/it'\''s'`,
+			want:   `{"agent_kind":"acp","acp_server":"custom","acp_command":["bin/it's","--acp"],` + llm + `}`,
+			looked: `command -v -- 'bin/it'\''s'`,
 		},
 		"a model of the start": {
 			values:  fsm.SettingsValues{ACPServer: ptr("mine"), ACPModel: ptr("big")},
 			request: fsm.StartRequest{LLMModel: ptr("m/stored")},
-			want: `{"agent_kind":"acp","acp_server":"mine","acp_command":["my-agent"],"acp_args":["acp"],"acp_env":{"HOME_OF":"{{data_dir}}"},` +
+			want: `{"agent_kind":"acp","acp_server":"mine","acp_command":["my-agent"],"acp_args":["acp"],` +
+				`"acp_env":{"HOME_OF":"{{data_dir}}"},` +
 				`"acp_session_mode":"auto",` + llm + `}`,
 			looked: "command -v -- 'my-agent'",
 		},
@@ -62,8 +66,14 @@ func TestStartTask_Agent(t *testing.T) {
 			w := newTaskWorld(t)
 			w.withAgents(true, fsm.Agent{ID: "opencode"}, mine)
 			c.values.LLMModel, c.values.LLMBaseURL, c.values.EnableDefaultCondenser = ptr("m/stored"), ptr("https://llm"), true
-			key, custom := w.secret("users/ada/settings/llm_api_key", "value", "LLMCANARY"), w.secret("users/ada/custom/MINE", "value", "MINECANARY")
-			w.must(taskUser, &fsm.SettingsPutBody{Values: c.values, LLMAPIKey: &key, CustomSecrets: []fsm.CustomSecret{{Name: "MINE", Ref: custom}}})
+			key, custom := w.secret("users/ada/settings/llm_api_key", "value",
+				"LLMCANARY"), w.secret("users/ada/custom/MINE", "value", "MINECANARY")
+			w.must(taskUser,
+				&fsm.SettingsPutBody{
+					Values:        c.values,
+					LLMAPIKey:     &key,
+					CustomSecrets: []fsm.CustomSecret{{Name: "MINE", Ref: custom}},
+				})
 			task := w.task("1", func(b *fsm.StartTaskCreateBody) { b.Request = c.request })
 			w.run(nil)
 			if got := w.done(task.ID); got.Status != fsm.StartTaskReady {
@@ -105,14 +115,19 @@ func TestStartTask_AgentFailures(t *testing.T) {
 		want    string
 	}{
 		"not installed": {world: func(w *taskWorld) { w.agents.exit = absent }, request: "opencode",
-			want: `The agent opencode is not in this sandbox: it has no program "opencode". Install it in what the sandbox spec local runs, or choose another agent (it has opencode, licensed).`},
+			want: `The agent opencode is not in this sandbox: it has no program "opencode". ` +
+				`Install it in what the sandbox spec local runs, or choose another agent (it has opencode, licensed).`},
 		"lost by its spec": {world: func(w *taskWorld) { w.withAgents(false, fsm.Agent{ID: "codex"}) }, request: "opencode",
 			want: `the sandbox spec local has no agent "opencode": it has codex`},
-		"no secret": {request: "licensed", want: "the agent licensed of the sandbox spec local needs the secret ABSENT for its variable KEY: store it in"},
+		"no secret": {
+			request: "licensed",
+			want:    "the agent licensed of the sandbox spec local needs the secret ABSENT for its variable KEY: store it in",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTaskWorld(t)
-			w.withAgents(false, fsm.Agent{ID: "opencode"}, fsm.Agent{ID: "licensed", Command: "x", EnvFromSecret: map[string]string{"KEY": "ABSENT"}})
+			w.withAgents(false, fsm.Agent{ID: "opencode"},
+				fsm.Agent{ID: "licensed", Command: "x", EnvFromSecret: map[string]string{"KEY": "ABSENT"}})
 			task := w.task("1", func(b *fsm.StartTaskCreateBody) { b.Request.ACPServer = ptr(c.request) })
 			if c.world != nil {
 				c.world(w)

@@ -22,7 +22,8 @@ func (w *taskWorld) warm(n int) {
 			w.t.Fatal(err)
 		}
 		m := w.must("", &fsm.PoolAddBody{
-			ID: id, SpecID: spec.ID, InitRef: w.secret(fsm.SandboxInitPath(id), fsm.MemberSecretKey, "init"), KeyRef: ref, KeyHash: hash,
+			ID: id, SpecID: spec.ID, InitRef: w.secret(fsm.SandboxInitPath(id), fsm.MemberSecretKey,
+				"init"), KeyRef: ref, KeyHash: hash,
 		}).Sandbox
 		w.must("", &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: fsm.SandboxStatus{
 			State: fsm.SandboxRunning, Generation: m.Generation,

@@ -203,7 +203,8 @@ func TestStartTask_Confirm_WithoutAQuestion(t *testing.T) {
 func TestStartTask_RealProject_Asks_LeaderLostAtEveryStep(t *testing.T) {
 	host := GitHost(t, map[string]string{
 		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n",
-		".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n", ".openhands/hooks.json": `{"stop":[{"hooks":[{"command":"true"}]}]}`,
+		".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n",
+		".openhands/hooks.json":    `{"stop":[{"hooks":[{"command":"true"}]}]}`,
 	})
 	bin := agentProgram(t)
 	for name, accept := range map[string]bool{"yes": true, "no": false} {

@@ -39,7 +39,8 @@ func (r *Runner) deliver(ctx context.Context, t *fsm.StartTask, in *inputs) outc
 		}
 		r.step(ctx, t, "record delivery")
 		_, err = r.propose(ctx, &fsm.StartTaskAdvanceBody{
-			ID: t.ID, Status: fsm.StartTaskStartingConversation, Detail: t.Detail, AgentServerURL: in.place.url, Delivered: next.ID,
+			ID: t.ID, Status: fsm.StartTaskStartingConversation, Detail: t.Detail, AgentServerURL: in.place.url,
+			Delivered: next.ID,
 		})
 		if err != nil {
 			return outcome{err: err}

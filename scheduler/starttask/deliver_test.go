@@ -83,7 +83,8 @@ func (w *taskWorld) realAgents(bin string) (client *agent.Client, events func(*f
 	w.t.Cleanup(client.Close)
 	return client, func(task *fsm.StartTask) string {
 		w.t.Helper()
-		body, err := client.Request(w.t.Context(), "http://"+at, "", "GET", "/api/conversations/"+agent.DashedID(task.ConversationID)+"/events/search?kind=MessageEvent&source=user", nil)
+		body, err := client.Request(w.t.Context(), "http://"+at, "", "GET",
+			"/api/conversations/"+agent.DashedID(task.ConversationID)+"/events/search?kind=MessageEvent&source=user", nil)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -126,8 +127,10 @@ func TestStartTask_PendingMessages_LeaderLostAtEveryStep(t *testing.T) {
 		}
 		w.run(nil)
 		got := w.done(task.ID)
-		if found := events(task); got.Status != fsm.StartTaskReady || len(got.Pending) > 0 || found != "hello, message 1, message 2, message 3" {
-			t.Errorf("lost before step %d (%s): %s %q, %d wait, and the conversation has %s", n, lostAt, got.Status, got.Detail, len(got.Pending), found)
+		if found := events(task); got.Status != fsm.StartTaskReady || len(got.Pending) > 0 ||
+			found != "hello, message 1, message 2, message 3" {
+			t.Errorf("lost before step %d (%s): %s %q, %d wait, and the conversation has %s", n, lostAt, got.Status,
+				got.Detail, len(got.Pending), found)
 		}
 	}
 }
@@ -138,7 +141,10 @@ func TestStartTask_PendingMessages_Late(t *testing.T) {
 	w := newTaskWorld(t)
 	task := w.task("1", nil)
 	w.queue(task, strings.Repeat("a", 32), "one")
-	failures := []error{&agent.Error{Op: "send", Kind: agent.ErrUnreachable}, &agent.Error{Op: "send", Kind: agent.ErrRefused, Status: 413}}
+	failures := []error{
+		&agent.Error{Op: "send", Kind: agent.ErrUnreachable},
+		&agent.Error{Op: "send", Kind: agent.ErrRefused, Status: 413},
+	}
 	late := false
 	w.run(func(r *Runner) {
 		r.step = func(_ context.Context, _ *fsm.StartTask, name string) {
@@ -156,7 +162,8 @@ func TestStartTask_PendingMessages_Late(t *testing.T) {
 	if got := w.done(task.ID); got.Status != fsm.StartTaskReady {
 		t.Fatalf("%+v", got)
 	}
-	if got := strings.Join(w.agents.messages, ", "); !late || got != agent.DashedID(strings.Repeat("a", 32))+" one, "+agent.DashedID(strings.Repeat("b", 32))+" two" {
+	if got := strings.Join(w.agents.messages, ", "); !late ||
+		got != agent.DashedID(strings.Repeat("a", 32))+" one, "+agent.DashedID(strings.Repeat("b", 32))+" two" {
 		t.Errorf("the conversation has %s", got)
 	}
 }

@@ -40,7 +40,8 @@ func GitHostToChange(t *testing.T, files map[string]string) (url string, change 
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `set -e; export HOME=$PWD; git config --global user.name x; git config --global user.email x@y
+	cmd := exec.CommandContext(t.Context(), "sh", "-c",
+		`set -e; export HOME=$PWD; git config --global user.name x; git config --global user.email x@y
 git init -q -b main octo/app.git; cd octo/app.git; git add .; git commit -qm one; git config http.receivepack true`)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -52,7 +53,8 @@ git init -q -b main octo/app.git; cd octo/app.git; git add .; git commit -qm one
 			rw.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=" + root,
+		(&cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1",
+			"HOME=" + root,
 			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}).ServeHTTP(rw, r)
 	}))
 	t.Cleanup(host.Close)

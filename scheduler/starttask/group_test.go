@@ -14,7 +14,8 @@ import (
 func (w *taskWorld) group(strategy string, full bool) {
 	w.t.Helper()
 	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
-	w.must(taskUser, &fsm.SettingsPutBody{Values: fsm.SettingsValues{SandboxGroupingStrategy: &strategy, GitFullClone: &full}})
+	w.must(taskUser,
+		&fsm.SettingsPutBody{Values: fsm.SettingsValues{SandboxGroupingStrategy: &strategy, GitFullClone: &full}})
 }
 
 // TestStartTask_Grouped: conversations that share a sandbox have a directory each on a real agent
@@ -65,7 +66,8 @@ func TestStartTask_GroupedRepositories(t *testing.T) {
 		script := w.agents.commands[len(w.agents.commands)-1]
 		at := w.agents.created[agent.DashedID(got.ConversationID)].Workspace.WorkingDir
 		w.agents.mu.Unlock()
-		if got.Status != fsm.StartTaskReady || at != dir+"/app" || !strings.Contains(script, "cd '"+dir+"'\n") || strings.Contains(script, "--depth") {
+		if got.Status != fsm.StartTaskReady || at != dir+"/app" || !strings.Contains(script, "cd '"+dir+"'\n") ||
+			strings.Contains(script, "--depth") {
 			t.Errorf("%s in %s by\n%s", got.Status, at, script)
 		}
 	}

@@ -46,9 +46,19 @@ func newTaskWorld(t *testing.T) *taskWorld {
 		secrets: &taskSecrets{entries: map[string][]map[string]string{}}, agents: newTaskAgents(),
 	}
 	w.must("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "c1"})
-	w.must("", &fsm.APIKeyCreateBody{Lookup: "abcdefghijkl", Hash: strings.Repeat("0", 64), Name: "k", UserID: taskUser, Bootstrap: true})
+	w.must("",
+		&fsm.APIKeyCreateBody{
+			Lookup:    "abcdefghijkl",
+			Hash:      strings.Repeat("0", 64),
+			Name:      "k",
+			UserID:    taskUser,
+			Bootstrap: true,
+		})
 	w.must("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "local", Template: fsm.Template{
-		Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, Command: "sandbox-agent", WorkingDir: "project", CPU: 100, Memory: 100, Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, Command: "sandbox-agent", WorkingDir: "project", CPU: 100,
+		Memory: 100, Ports: map[string]int{
+			fsm.PortAgentServer: 0,
+		},
 	}}}})
 	return w
 }
@@ -119,7 +129,8 @@ func (w *taskWorld) bringUp(ctx context.Context) {
 	for ctx.Err() == nil {
 		v := w.store.View()
 		for s := range v.AllSandboxes() {
-			if s.Desired != fsm.DesiredRunning || (s.Status.Generation == s.Generation && s.Status.State != fsm.SandboxStarting) {
+			if s.Desired != fsm.DesiredRunning || (s.Status.Generation == s.Generation &&
+				s.Status.State != fsm.SandboxStarting) {
 				continue
 			}
 			st := fsm.SandboxStatus{State: w.state, Detail: w.detail, Generation: s.Generation, Since: time.Now().UTC()}
@@ -333,7 +344,11 @@ func (a *taskAgents) conversations() int {
 }
 
 // CreateConversation implements Agents.
-func (a *taskAgents) CreateConversation(ctx context.Context, _, key string, req agent.CreateRequest) (agent.ConversationInfo, bool, error) {
+func (a *taskAgents) CreateConversation(
+	ctx context.Context,
+	_, key string,
+	req agent.CreateRequest,
+) (agent.ConversationInfo, bool, error) {
 	if err := a.wait(ctx, req.ConversationID); err != nil {
 		return agent.ConversationInfo{}, false, err
 	}

@@ -11,7 +11,11 @@ func TestStartTask_HeldUntilTheRelease(t *testing.T) {
 	w := newTaskWorld(t)
 	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	older := w.task("1", nil)
-	w.must("", &fsm.HoldBeginBody{At: w.store.View().Index(), Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}}})
+	w.must("",
+		&fsm.HoldBeginBody{
+			At:       w.store.View().Index(),
+			Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}},
+		})
 	w.run(nil)
 	newer := w.done(w.task("2", nil).ID)
 	if newer.Status != fsm.StartTaskReady {

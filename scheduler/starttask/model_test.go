@@ -47,7 +47,12 @@ func TestStartTask_NoModelKeyEntersASandboxThatReachesTheGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := agent.LLM{Model: got.Model, UsageID: "agent", BaseURL: "http://10.0.0.1:8440/llm/v1", APIKey: llmtoken.New(entry[fsm.MemberKey], row, task.ConversationID)}
+	want := agent.LLM{
+		Model:   got.Model,
+		UsageID: "agent",
+		BaseURL: "http://10.0.0.1:8440/llm/v1",
+		APIKey:  llmtoken.New(entry[fsm.MemberKey], row, task.ConversationID),
+	}
 	if got != want || got.Model == "" {
 		t.Errorf("the sandbox got %+v, want %+v", got, want)
 	}
@@ -75,7 +80,12 @@ func TestStartTask_TheOwnersKeyIsHandedOverWhereThereIsNoGateway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newTaskWorld(t)
 			_, got := w.access(world(w))
-			if want := (agent.LLM{Model: got.Model, UsageID: "agent", BaseURL: "https://llm", APIKey: "LLMCANARY"}); got != want {
+			if want := (agent.LLM{
+				Model:   got.Model,
+				UsageID: "agent",
+				BaseURL: "https://llm",
+				APIKey:  "LLMCANARY",
+			}); got != want {
 				t.Errorf("the sandbox got %+v, want %+v", got, want)
 			}
 		})

@@ -23,7 +23,11 @@ type Cluster interface {
 // implementation bounds the time of every call.
 type Agents interface {
 	// CreateConversation makes the conversation of req.ConversationID, or finds the existing one.
-	CreateConversation(ctx context.Context, baseURL, key string, req agent.CreateRequest) (info agent.ConversationInfo, created bool, err error)
+	CreateConversation(
+		ctx context.Context,
+		baseURL, key string,
+		req agent.CreateRequest,
+	) (info agent.ConversationInfo, created bool, err error)
 	// SendMessage sends a message to the conversation.
 	SendMessage(ctx context.Context, baseURL, key, conversationID string, m agent.Message) error
 	Projects

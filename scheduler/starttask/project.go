@@ -62,7 +62,8 @@ func (r *Runner) setUp(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *pl
 		return r.agentOutcome(err, in)
 	}
 	if err != nil || out.ExitCode != 0 {
-		r.log.Info("a project's setup script failed", "task", t.ID, "sandbox", t.SandboxID, "reason", in.commandFault(out, err))
+		r.log.Info("a project's setup script failed", "task", t.ID, "sandbox", t.SandboxID, "reason",
+			in.commandFault(out, err))
 	}
 	if t.Setup == nil && has(out.Stdout, foundGitHooks) {
 		next = fsm.StartTaskSettingUpGitHooks
@@ -89,7 +90,8 @@ func (r *Runner) installHooks(ctx context.Context, v *fsm.View, t *fsm.StartTask
 		return r.agentOutcome(err, in)
 	}
 	if err != nil || out.ExitCode != 0 {
-		r.log.Info("installing a project's git hooks failed", "task", t.ID, "sandbox", t.SandboxID, "reason", in.commandFault(out, err))
+		r.log.Info("installing a project's git hooks failed", "task", t.ID, "sandbox", t.SandboxID, "reason",
+			in.commandFault(out, err))
 	}
 	return r.moveTo(ctx, t, fsm.StartTaskSettingUpSkills, p)
 }
@@ -126,7 +128,8 @@ func (r *Runner) project(ctx context.Context, in *inputs, d *drawn) outcome {
 		return outcome{}
 	}
 	r.step(ctx, in.task, "load skills")
-	skills, err := r.agents.Skills(ctx, in.place.url, in.key, agent.SkillsRequest{LoadUser: true, LoadProject: true, ProjectDir: in.workingDir()})
+	skills, err := r.agents.Skills(ctx, in.place.url, in.key,
+		agent.SkillsRequest{LoadUser: true, LoadProject: true, ProjectDir: in.workingDir()})
 	hooks, err2 := r.agents.Hooks(ctx, in.place.url, in.key, in.workingDir())
 	for _, err := range []error{err, err2} {
 		switch {
@@ -137,7 +140,8 @@ func (r *Runner) project(ctx context.Context, in *inputs, d *drawn) outcome {
 			got.tries++
 			return r.agentOutcome(err, in)
 		default:
-			r.log.Info("loading a project's skills or hooks failed", "task", in.task.ID, "sandbox", in.task.SandboxID, "reason", in.scrub(err.Error()))
+			r.log.Info("loading a project's skills or hooks failed", "task", in.task.ID, "sandbox", in.task.SandboxID,
+				"reason", in.scrub(err.Error()))
 		}
 	}
 	got.skills, got.hooks, got.loaded = skills, hooks, true

@@ -17,7 +17,8 @@ import (
 // connect gives the user the git host's token.
 func (w *realWorld) connect(host string) {
 	w.t.Helper()
-	ref, err := w.secrets.Write(w.t.Context(), "users/ada/providers/github", map[string]string{"token": starttask.GitToken})
+	ref, err := w.secrets.Write(w.t.Context(), "users/ada/providers/github",
+		map[string]string{"token": starttask.GitToken})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -130,7 +131,8 @@ git commit -qm one --allow-empty && touch forbidden && git commit -qm two --allo
 	gone := "octo/gone"
 	bad := w.start(2, func(q *fsm.StartRequest) { q.SelectedRepository, q.SandboxID = &gone, &task.SandboxID })
 	w.await("the task ends", func(v *fsm.View) bool { return v.StartTask("ada", bad.ID).Done() })
-	if got := w.store.View().StartTask("ada", bad.ID); got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, "octo/gone") ||
+	if got := w.store.View().StartTask("ada", bad.ID); got.Status != fsm.StartTaskError ||
+		!strings.Contains(got.Detail, "octo/gone") ||
 		strings.Contains(got.Detail, "CANARY") {
 		t.Errorf("task %s %q", got.Status, got.Detail)
 	}

@@ -16,7 +16,8 @@ import (
 // the leader is lost, and the token is in no file of the sandbox.
 func TestStartTask_RealProject_LeaderLostAtEveryStep(t *testing.T) {
 	host := GitHost(t, map[string]string{
-		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n", ".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n",
+		"README": "hi\n", ".openhands/setup.sh": "echo ran >>../setup.log\n",
+		".openhands/pre-commit.sh": "#!/bin/sh\nexit 1\n",
 	})
 	repo := "octo/app"
 	bin := agentProgram(t)
@@ -50,7 +51,8 @@ func TestStartTask_RealProject_LeaderLostAtEveryStep(t *testing.T) {
 		if hook := read("app/.git/hooks/pre-commit"); strings.Count(hook, "if [ -x .openhands/pre-commit.sh ]") != 1 {
 			t.Errorf("lost before step %d (%s): the hook is %q", n, lostAt, hook)
 		}
-		if c := w.store.View().Conversation(taskUser, task.ConversationID); c == nil || agent.HexID(c.ID) != task.ConversationID {
+		if c := w.store.View().Conversation(taskUser, task.ConversationID); c == nil ||
+			agent.HexID(c.ID) != task.ConversationID {
 			t.Errorf("lost before step %d (%s): the conversation is %+v", n, lostAt, c)
 		}
 		leftovers, err := filepath.Glob(filepath.Join(project, ".bivouac-clone-*"))

@@ -90,7 +90,10 @@ func (s *realSecrets) Read(_ context.Context, ref fsm.SecretRef) (map[string]str
 func (s *realSecrets) Delete(context.Context, string) error { return nil }
 
 // Collect implements scheduler.Secrets.
-func (s *realSecrets) Collect(context.Context, func(scheduler.SecretEntry) scheduler.SecretVerdict) (scheduler.SecretsCollected, error) {
+func (s *realSecrets) Collect(
+	context.Context,
+	func(scheduler.SecretEntry) scheduler.SecretVerdict,
+) (scheduler.SecretsCollected, error) {
 	return scheduler.SecretsCollected{}, nil
 }
 
@@ -100,10 +103,20 @@ func newRealWorld(t *testing.T) *realWorld {
 	if err := local.BuildGo(t.Context(), "./cmd/sandbox-agent", bin); err != nil {
 		t.Fatal(err)
 	}
-	w := &realWorld{t: t, store: fsm.NewStore(), secrets: &realSecrets{entries: map[string]map[string]string{}}, agents: agent.New(agent.Config{})}
+	w := &realWorld{
+		t:       t,
+		store:   fsm.NewStore(),
+		secrets: &realSecrets{entries: map[string]map[string]string{}},
+		agents:  agent.New(agent.Config{}),
+	}
 	t.Cleanup(w.agents.Close)
 	var err error
-	w.runner, err = process.New(process.Config{Dir: t.TempDir(), AgentBinary: bin, Secrets: w.secrets, BackoffMin: time.Millisecond})
+	w.runner, err = process.New(process.Config{
+		Dir:         t.TempDir(),
+		AgentBinary: bin,
+		Secrets:     w.secrets,
+		BackoffMin:  time.Millisecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,10 +126,18 @@ func newRealWorld(t *testing.T) *realWorld {
 		}
 	})
 	w.must("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "c1"})
-	w.must("", &fsm.APIKeyCreateBody{Lookup: "abcdefghijkl", Hash: strings.Repeat("0", 64), Name: "k", UserID: "ada", Bootstrap: true})
+	w.must("",
+		&fsm.APIKeyCreateBody{
+			Lookup:    "abcdefghijkl",
+			Hash:      strings.Repeat("0", 64),
+			Name:      "k",
+			UserID:    "ada",
+			Bootstrap: true,
+		})
 	w.must("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "local", Template: fsm.Template{
-		Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, Command: "sandbox-agent", WorkingDir: "project", CPU: 100, Memory: 100,
-		Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverProcess, Isolation: fsm.IsolationNone, Command: "sandbox-agent", WorkingDir: "project", CPU: 100,
+		Memory: 100,
+		Ports:  map[string]int{fsm.PortAgentServer: 0},
 	}}}})
 	return w
 }
@@ -169,10 +190,11 @@ func (w *realWorld) await(what string, cond func(*fsm.View) bool) {
 
 func (w *realWorld) start(n int, edit func(*fsm.StartRequest)) *fsm.StartTask {
 	w.t.Helper()
-	b := &fsm.StartTaskCreateBody{ID: fmt.Sprintf("%032x", n), ConversationID: fmt.Sprintf("c%031x", n), Request: fsm.StartRequest{
-		AgentType:      "default",
-		InitialMessage: &fsm.Message{Role: "user", Content: []fsm.ContentBlock{{Type: "text", Text: "hello"}}},
-	}}
+	b := &fsm.StartTaskCreateBody{ID: fmt.Sprintf("%032x", n), ConversationID: fmt.Sprintf("c%031x", n),
+		Request: fsm.StartRequest{
+			AgentType:      "default",
+			InitialMessage: &fsm.Message{Role: "user", Content: []fsm.ContentBlock{{Type: "text", Text: "hello"}}},
+		}}
 	if edit != nil {
 		edit(&b.Request)
 	}
@@ -238,12 +260,14 @@ func TestStartTasks_RealConversationOutlivesKillPauseAndLeader(t *testing.T) {
 	if err != nil || infos[0].HexID() != task.ConversationID || infos[0].ExecutionStatus == "" || infos[1] != nil {
 		t.Errorf("Conversations: %+v, %v", infos, err)
 	}
-	if err := errors.Join(w.agents.Pause(t.Context(), url, key, task.ConversationID), w.agents.PreparePause(t.Context(), url, key)); err != nil {
+	if err := errors.Join(w.agents.Pause(t.Context(), url, key, task.ConversationID),
+		w.agents.PreparePause(t.Context(), url, key)); err != nil {
 		t.Errorf("pausing: %v", err)
 	}
 	// kill -9 of the agent: it comes back with its conversation.
 	var pid int
-	if _, err := fmt.Sscanf(s.Status.Placement.AllocID[strings.LastIndex(s.Status.Placement.AllocID, "-")+1:], "%d", &pid); err != nil {
+	if _, err := fmt.Sscanf(s.Status.Placement.AllocID[strings.LastIndex(s.Status.Placement.AllocID, "-")+1:], "%d",
+		&pid); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

@@ -40,7 +40,8 @@ func (r *Runner) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *
 	}
 	job := gitJob{
 		dir: p.projects, userName: deref(in.settings.Values.GitUserName), userEmail: deref(in.settings.Values.GitUserEmail),
-		branch: deref(t.Request.SelectedBranch), newBranch: "openhands-workspace-" + t.ConversationID[:min(8, len(t.ConversationID))],
+		branch: deref(t.Request.SelectedBranch), newBranch: "openhands-workspace-" + t.ConversationID[:min(8,
+			len(t.ConversationID))],
 		tmp: ".bivouac-clone-" + t.ID, full: deref(in.settings.Values.GitFullClone),
 		sums: hasProject(t) && confirms(v, t),
 	}
@@ -59,10 +60,17 @@ func (r *Runner) prepare(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *
 	case err != nil:
 		return "", r.repositoryOutcome(err, in)
 	case out.ExitCode != 0 && job.remote.clone == "":
-		r.log.Info("preparing git in a sandbox failed", "task", t.ID, "sandbox", t.SandboxID, "reason", lastLines(in.scrub(out.Stderr)))
+		r.log.Info("preparing git in a sandbox failed", "task", t.ID, "sandbox", t.SandboxID, "reason",
+			lastLines(in.scrub(out.Stderr)))
 		return "", outcome{}
 	case out.ExitCode != 0:
-		return "", outcome{fatal: "Unable to prepare repository " + deref(t.Request.SelectedRepository) + ": " + lastLines(in.scrub(out.Stderr))}
+		return "", outcome{
+			fatal: "Unable to prepare repository " + deref(
+				t.Request.SelectedRepository,
+			) + ": " + lastLines(
+				in.scrub(out.Stderr),
+			),
+		}
 	}
 	return out.Stdout, outcome{}
 }
@@ -82,7 +90,8 @@ func (r *Runner) clone(ctx context.Context, in *inputs, job gitJob) (agent.Outpu
 	}
 	job.credentialFile = "/dev/shm/.bivouac-credential-" + in.task.ID
 	r.step(ctx, in.task, "upload credential")
-	if err := r.agents.Upload(ctx, in.place.url, in.key, job.credentialFile, []byte(job.remote.credential()+"\n")); err != nil {
+	if err := r.agents.Upload(ctx, in.place.url, in.key, job.credentialFile,
+		[]byte(job.remote.credential()+"\n")); err != nil {
 		return out, err
 	}
 	return r.agents.RunCommand(ctx, in.place.url, in.key, agent.Command{Command: job.script(), Timeout: cmd.Timeout})
@@ -169,14 +178,18 @@ func (in *inputs) remote(repo, branch string) (remote, error) {
 		host = known.host
 	}
 	if !ok || host == "" {
-		return remote{}, errors.New("Repositories can't be cloned from the git provider " + string(kind)) //nolint:staticcheck // shown as it is
+		return remote{}, errors.New(
+			"Repositories can't be cloned from the git provider " + string(kind),
+		) //nolint:staticcheck // shown as it is
 	}
 	if !strings.Contains(host, "://") {
 		host = "https://" + host
 	}
 	u, err := url.Parse(host)
 	if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
-		return remote{}, errors.New("The git provider's host is not usable: " + string(kind)) //nolint:staticcheck // shown as it is
+		return remote{}, errors.New(
+			"The git provider's host is not usable: " + string(kind),
+		) //nolint:staticcheck // shown as it is
 	}
 	u = u.JoinPath(repo + ".git")
 	u.User = nil

@@ -23,14 +23,17 @@ func TestStartTask_CredentialIsNeitherInCommandNorURL(t *testing.T) {
 		t.Fatalf("task %+v", got)
 	}
 	script := w.agents.commands[0]
-	if strings.Contains(script, "CANARY") || !strings.Contains(script, "'https://github.com/octo/app.git'") || !strings.Contains(script, `--branch 'it'\''s/main'`) {
+	if strings.Contains(script, "CANARY") || !strings.Contains(script, "'https://github.com/octo/app.git'") ||
+		!strings.Contains(script, `--branch 'it'\''s/main'`) {
 		t.Errorf("script:\n%s", script)
 	}
-	if env := w.agents.envs[0]; env[envGitUser] != "x-access-token" || env[envGitPassword] != "GITHUBCANARY" || len(w.agents.uploads) != 0 {
+	if env := w.agents.envs[0]; env[envGitUser] != "x-access-token" || env[envGitPassword] != "GITHUBCANARY" ||
+		len(w.agents.uploads) != 0 {
 		t.Errorf("environment %v, uploads %v", env, w.agents.uploads)
 	}
 	c := w.store.View().Conversation(taskUser, task.ConversationID)
-	if c.Tags["repo_name"] != "octo/app" || w.agents.created[agent.DashedID(c.ID)].Workspace.WorkingDir != "/ws/"+c.SandboxID+"/project/app" {
+	if c.Tags["repo_name"] != "octo/app" ||
+		w.agents.created[agent.DashedID(c.ID)].Workspace.WorkingDir != "/ws/"+c.SandboxID+"/project/app" {
 		t.Errorf("conversation %+v", c)
 	}
 }
@@ -74,12 +77,20 @@ func TestGitJob_ScriptRuns(t *testing.T) {
 		return string(out), err
 	}
 	origin := filepath.Join(home, "it's origin.git")
-	if out, err := sh(`git config --global user.name x; git config --global user.email x@y; git init -q -b main ` + quote(origin) +
+	if out, err := sh(`git config --global user.name x; ` +
+		`git config --global user.email x@y; git init -q -b main ` + quote(origin) +
 		` && cd ` + quote(origin) + ` && echo hi > README && git add . && git commit -qm one`); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dir := filepath.Join(home, "the project")
-	job := gitJob{dir: dir, remote: remote{clone: "file://" + origin}, target: "app", tmp: ".tmp", newBranch: "work", credentialFile: filepath.Join(home, "cred")}
+	job := gitJob{
+		dir:            dir,
+		remote:         remote{clone: "file://" + origin},
+		target:         "app",
+		tmp:            ".tmp",
+		newBranch:      "work",
+		credentialFile: filepath.Join(home, "cred"),
+	}
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -92,7 +103,10 @@ func TestGitJob_ScriptRuns(t *testing.T) {
 	if out, err := sh(gitJob{dir: dir, userName: "Ada", userEmail: "a@b"}.script()); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	out, err := sh("cd " + quote(dir) + " && ls -A && cat app/README && git -C app branch --show-current && git config --global user.name && ls " + quote(job.credentialFile))
+	out, err := sh(
+		"cd " + quote(dir) + " && ls -A && cat app/README && git -C app branch --show-current && git config " +
+			"--global user.name && ls " + quote(job.credentialFile),
+	)
 	if err == nil {
 		t.Error("the credential is still there")
 	}
@@ -132,13 +146,15 @@ func TestStartTask_ProjectSteps(t *testing.T) {
 	if got.Status != fsm.StartTaskReady {
 		t.Fatalf("task %+v", got)
 	}
-	want := "prepare repository, advance RUNNING_SETUP_SCRIPT, read secrets, set up, advance SETTING_UP_GIT_HOOKS, read secrets, " +
+	want := "prepare repository, advance RUNNING_SETUP_SCRIPT, read secrets, set up, " +
+		"advance SETTING_UP_GIT_HOOKS, read secrets, " +
 		"install git hooks, advance SETTING_UP_SKILLS, read secrets, load skills, advance STARTING_CONVERSATION"
 	if all := strings.Join(steps, ", "); !strings.Contains(all, want) {
 		t.Errorf("steps %s", all)
 	}
 	req := w.agents.created[agent.DashedID(task.ConversationID)]
-	if string(req.AgentSettings.AgentContext.Skills) != `[{"name":"style"}]` || string(req.HookConfig) != `{"pre_tool_use":[]}` {
+	if string(req.AgentSettings.AgentContext.Skills) != `[{"name":"style"}]` ||
+		string(req.HookConfig) != `{"pre_tool_use":[]}` {
 		t.Errorf("request %+v", req)
 	}
 	for _, dir := range w.agents.projects {

@@ -92,7 +92,8 @@ func firstMessage(m *fsm.Message) *agent.Message {
 	// The agent server runs an initial message whatever the request's run says.
 	out := &agent.Message{Role: m.Role, Content: []agent.ContentBlock{}, Run: true}
 	for _, b := range m.Content {
-		out.Content = append(out.Content, agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt})
+		out.Content = append(out.Content,
+			agent.ContentBlock{Type: b.Type, Text: b.Text, ImageURLs: b.ImageURLs, CachePrompt: b.CachePrompt})
 	}
 	return out
 }
@@ -177,7 +178,9 @@ func (in *inputs) mcpServers() (json.RawMessage, error) {
 		servers[s.Name] = map[string]any{"command": s.Command, "args": orEmpty(s.Args), "env": s.Env}
 	}
 	if _, taken := servers["tavily"]; in.searchAPIKey != "" && !taken {
-		servers["tavily"] = map[string]any{"url": "https://mcp.tavily.com/mcp/?" + url.Values{"tavilyApiKey": {in.searchAPIKey}}.Encode()}
+		servers["tavily"] = map[string]any{
+			"url": "https://mcp.tavily.com/mcp/?" + url.Values{"tavilyApiKey": {in.searchAPIKey}}.Encode(),
+		}
 	}
 	if len(servers) == 0 {
 		return nil, nil
@@ -220,7 +223,8 @@ func (in *inputs) conversation(now time.Time, title string) fsm.Conversation {
 		c.AgentKind, c.Tags["acpserver"] = fsm.AgentACP, in.agent.ID
 	}
 	for name, value := range map[string]string{
-		"repo_name": deref(q.SelectedRepository), "selected_branch": deref(q.SelectedBranch), "git_provider": string(deref(q.GitProvider)),
+		"repo_name": deref(q.SelectedRepository), "selected_branch": deref(q.SelectedBranch),
+		"git_provider": string(deref(q.GitProvider)),
 	} {
 		if value != "" {
 			c.Tags[name] = value

@@ -49,9 +49,10 @@ func New(cfg Config, store Store, cluster Cluster, agents Agents, secrets Secret
 	}
 	return &Runner{
 		cfg: cfg, log: cfg.Logger, store: store, cluster: cluster, agents: agents, secrets: secrets,
-		calls: newCalls(cfg.Calls, callHurry), clones: newCalls(cfg.Calls, cloneHurry), writes: semaphore.NewWeighted(int64(cfg.Calls)),
-		now:  time.Now,
-		step: func(_ context.Context, _ *fsm.StartTask, name string) { fault.At("task", name) },
+		calls: newCalls(cfg.Calls, callHurry), clones: newCalls(cfg.Calls, cloneHurry),
+		writes: semaphore.NewWeighted(int64(cfg.Calls)),
+		now:    time.Now,
+		step:   func(_ context.Context, _ *fsm.StartTask, name string) { fault.At("task", name) },
 	}, nil
 }
 

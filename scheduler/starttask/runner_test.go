@@ -72,7 +72,8 @@ func TestStartTask_TakenSandboxID_IsDrawnAnew(t *testing.T) {
 	w := newTaskWorld(t)
 	task := w.task("1", nil)
 	id := newSandboxID(w.store.View(), task)
-	w.must("eve", &fsm.SandboxCreateBody{ID: id, KeyHash: strings.Repeat("a", 64), KeyRef: w.secret("sandboxes/e/session", "key", "k")})
+	w.must("eve",
+		&fsm.SandboxCreateBody{ID: id, KeyHash: strings.Repeat("a", 64), KeyRef: w.secret("sandboxes/e/session", "key", "k")})
 	w.run(nil)
 	if got := w.done(task.ID); got.Status != fsm.StartTaskReady || got.SandboxID == id {
 		t.Errorf("%+v", got)
@@ -104,7 +105,8 @@ func TestStartTask_Title(t *testing.T) {
 func (w *taskWorld) everything() {
 	w.must(taskUser, &fsm.SettingsPutBody{
 		Values: fsm.SettingsValues{
-			LLMModel: ptr("m/stored"), LLMBaseURL: ptr("https://llm"), MaxIterations: ptr(int64(7)), MaxBudgetPerTask: ptr(2.5), ConfirmationMode: ptr(true),
+			LLMModel: ptr("m/stored"), LLMBaseURL: ptr("https://llm"), MaxIterations: ptr(int64(7)), MaxBudgetPerTask: ptr(2.5),
+			ConfirmationMode: ptr(true),
 			SecurityAnalyzer: ptr("llm"), EnableDefaultCondenser: true, CondenserMaxSize: ptr(int64(40)),
 			GitUserName: ptr("Ada O'Neil"), GitUserEmail: ptr("ada@example.org"),
 		},
@@ -114,7 +116,9 @@ func (w *taskWorld) everything() {
 			"api_key":"MCPCANARY"}],
 			"shttp_servers":[{"url":"https://mcp/s","timeout":5}],"stdio_servers":[{"name":"files","command":"fs",
 			"env":{"A":"ENVCANARY"}}]}`),
-		Providers: []fsm.Provider{{Type: fsm.ProviderGitHub, Ref: w.secret("users/ada/providers/github", "token", "GITHUBCANARY")}},
+		Providers: []fsm.Provider{
+			{Type: fsm.ProviderGitHub, Ref: w.secret("users/ada/providers/github", "token", "GITHUBCANARY")},
+		},
 		CustomSecrets: []fsm.CustomSecret{
 			{Name: "MINE", Ref: w.secret("users/ada/custom/a", "value", "MINECANARY")},
 			{Name: "BOTH", Ref: w.secret("users/ada/custom/b", "value", "STOREDCANARY")},
@@ -123,7 +127,9 @@ func (w *taskWorld) everything() {
 }
 
 func (w *taskWorld) requestSecrets(b *fsm.StartTaskCreateBody) {
-	b.Secrets = w.secret("users/ada/start_tasks/"+b.ID, "json", `{"secrets":{"BOTH":"REQUESTCANARY","ONLY":"ONLYCANARY"},"mcp_config":null,"plugins":null,"observability_metadata":{"trace":"METACANARY","n":9007199254740993}}`)
+	b.Secrets = w.secret("users/ada/start_tasks/"+b.ID, "json",
+		`{"secrets":{"BOTH":"REQUESTCANARY","ONLY":"ONLYCANARY"},`+
+			`"mcp_config":null,"plugins":null,"observability_metadata":{"trace":"METACANARY","n":9007199254740993}}`)
 	b.Request.Secrets = &map[string]string{"BOTH": "**********", "ONLY": "**********"}
 	b.Request.ObservabilityMetadata = fsm.JSONObject{"trace": "**********", "n": "**********"}
 }
@@ -153,21 +159,38 @@ func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
 	want := map[string]any{
 		"conversation_id": agent.DashedID(task.ConversationID),
 		"agent_settings": map[string]any{
-			"agent_kind":    "openhands",
-			"llm":           map[string]any{"model": "m/asked", "api_key": "LLMCANARY", "base_url": "https://llm", "usage_id": "agent"},
+			"agent_kind": "openhands",
+			"llm": map[string]any{
+				"model":    "m/asked",
+				"api_key":  "LLMCANARY",
+				"base_url": "https://llm",
+				"usage_id": "agent",
+			},
 			"condenser":     map[string]any{"enabled": true, "max_size": 40.0},
 			"agent_context": map[string]any{"system_message_suffix": "be brief"},
 			"mcp_config": map[string]any{"mcpServers": map[string]any{
-				"sse_0":   map[string]any{"url": "https://mcp/sse", "transport": "sse", "headers": map[string]any{"Authorization": "Bearer MCPCANARY"}},
+				"sse_0": map[string]any{
+					"url":       "https://mcp/sse",
+					"transport": "sse",
+					"headers":   map[string]any{"Authorization": "Bearer MCPCANARY"},
+				},
 				"shttp_0": map[string]any{"url": "https://mcp/s", "transport": "streamable-http", "timeout": 5.0},
 				"files":   map[string]any{"command": "fs", "args": []any{}, "env": map[string]any{"A": "ENVCANARY"}},
 				"tavily":  map[string]any{"url": "https://mcp.tavily.com/mcp/?tavilyApiKey=SEARCHCANARY"},
 			}},
 		},
-		"confirmation_policy": map[string]any{"kind": "ConfirmRisky"}, "security_analyzer": map[string]any{"kind": "LLMSecurityAnalyzer"},
-		"max_iterations": 7.0, "max_budget_per_task": 2.5, "tags": map[string]any{}, "autotitle": true, "observability_span_name": "span",
-		"observability_metadata": map[string]any{"trace": "METACANARY", "n": 9007199254740992.0},
-		"secrets":                map[string]any{"GITHUB_TOKEN": static("GITHUBCANARY"), "MINE": static("MINECANARY"), "BOTH": static("REQUESTCANARY"), "ONLY": static("ONLYCANARY")},
+		"confirmation_policy": map[string]any{
+			"kind": "ConfirmRisky",
+		}, "security_analyzer": map[string]any{"kind": "LLMSecurityAnalyzer"},
+		"max_iterations": 7.0, "max_budget_per_task": 2.5, "tags": map[string]any{}, "autotitle": true,
+		"observability_span_name": "span",
+		"observability_metadata":  map[string]any{"trace": "METACANARY", "n": 9007199254740992.0},
+		"secrets": map[string]any{
+			"GITHUB_TOKEN": static("GITHUBCANARY"),
+			"MINE":         static("MINECANARY"),
+			"BOTH":         static("REQUESTCANARY"),
+			"ONLY":         static("ONLYCANARY"),
+		},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("request (-want +got):\n%s", d)
@@ -178,7 +201,8 @@ func TestStartTask_HandsOverSettingsAndSecrets(t *testing.T) {
 	}
 	w.awaitPathGone("users/ada/start_tasks/" + task.ID)
 	// The git user's name is set, and is one word of the shell.
-	if len(w.agents.commands) != 1 || !strings.Contains(w.agents.commands[0], `git config --global user.name 'Ada O'\''Neil'`) {
+	if len(w.agents.commands) != 1 || !strings.Contains(w.agents.commands[0],
+		`git config --global user.name 'Ada O'\''Neil'`) {
 		t.Errorf("commands %q", w.agents.commands)
 	}
 }
@@ -190,7 +214,8 @@ func TestStartTask_MetadataOfAnOldRow(t *testing.T) {
 		b.Request.ObservabilityMetadata = fsm.JSONObject{"trace": "plain"}
 	})
 	w.run(nil)
-	if got := w.done(task.ID); got.Status != fsm.StartTaskReady || !strings.Contains(w.agents.bodies[0], `{"trace":"plain"}`) {
+	if got := w.done(task.ID); got.Status != fsm.StartTaskReady ||
+		!strings.Contains(w.agents.bodies[0], `{"trace":"plain"}`) {
 		t.Fatalf("task %+v, sent %q", got, w.agents.bodies)
 	}
 }
@@ -201,19 +226,34 @@ func TestStartTask_Failures(t *testing.T) {
 		task  func(*fsm.StartTaskCreateBody)
 		want  string
 	}{
-		"unknown sandbox": {task: func(b *fsm.StartTaskCreateBody) { b.Request.SandboxID = ptr("nobody") }, want: "Sandbox not found: nobody"},
-		"no spec":         {world: func(w *taskWorld) { w.must("", &fsm.SpecDeleteBody{ID: "local"}) }, want: "no sandbox spec yet"},
+		"unknown sandbox": {
+			task: func(b *fsm.StartTaskCreateBody) { b.Request.SandboxID = ptr("nobody") },
+			want: "Sandbox not found: nobody",
+		},
+		"no spec": {world: func(w *taskWorld) { w.must("", &fsm.SpecDeleteBody{ID: "local"}) }, want: "no sandbox spec yet"},
 		"sandbox in error": {world: func(w *taskWorld) { w.state, w.detail = fsm.SandboxError, "no client has room" },
 			want: "is in ERROR: no client has room"},
 		"client drained": {world: func(w *taskWorld) { w.state, w.detail = fsm.SandboxPaused, "its Nomad client one is drained" },
 			want: "is in PAUSED: its Nomad client one is drained"},
-		"agent refuses":   {world: func(w *taskWorld) { w.agents.fail = []error{errRefused} }, want: "no **********"},
-		"unknown profile": {task: func(b *fsm.StartTaskCreateBody) { b.Request.AgentProfileID = ptr("p") }, want: "Agent profile not found: p"},
+		"agent refuses": {world: func(w *taskWorld) { w.agents.fail = []error{errRefused} }, want: "no **********"},
+		"unknown profile": {
+			task: func(b *fsm.StartTaskCreateBody) { b.Request.AgentProfileID = ptr("p") },
+			want: "Agent profile not found: p",
+		},
 		"no bash": {world: func(w *taskWorld) { w.agents.bash = &agent.Error{Kind: agent.ErrRefused, Status: 404} },
 			task: func(b *fsm.StartTaskCreateBody) { b.Request.SelectedRepository = ptr("octo/app") }, want: "runs no commands"},
-		"clone fails": {world: func(w *taskWorld) { w.agents.exit = agent.Output{ExitCode: 128, Stderr: "fatal: bad GITHUBCANARY\n"} },
-			task: func(b *fsm.StartTaskCreateBody) { b.Request.SelectedRepository = ptr("octo/app") }, want: "octo/app: fatal: bad **********"},
-		"strange repository": {task: func(b *fsm.StartTaskCreateBody) { b.Request.SelectedRepository = ptr("octo/$(reboot)") }, want: "Not a repository name"},
+		"clone fails": {world: func(w *taskWorld) {
+			w.agents.exit = agent.Output{
+				ExitCode: 128,
+				Stderr:   "fatal: bad GITHUBCANARY\n",
+			}
+		},
+			task: func(b *fsm.StartTaskCreateBody) { b.Request.SelectedRepository = ptr("octo/app") },
+			want: "octo/app: fatal: bad **********"},
+		"strange repository": {
+			task: func(b *fsm.StartTaskCreateBody) { b.Request.SelectedRepository = ptr("octo/$(reboot)") },
+			want: "Not a repository name",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTaskWorld(t)
@@ -229,7 +269,8 @@ func TestStartTask_Failures(t *testing.T) {
 			})
 			w.run(nil)
 			got := w.done(task.ID)
-			if got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, c.want) || strings.Contains(got.Detail, "CANARY") {
+			if got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, c.want) ||
+				strings.Contains(got.Detail, "CANARY") {
 				t.Errorf("task %s %q, want %q", got.Status, got.Detail, c.want)
 			}
 			w.awaitPathGone("users/ada/start_tasks/" + task.ID)
@@ -311,7 +352,8 @@ func TestStartTask_DeadlineGivesUpWithTheReason(t *testing.T) {
 	ahead = 11 * time.Minute
 	mu.Unlock()
 	got := w.done(task.ID)
-	if got.Status != fsm.StartTaskError || !strings.Contains(got.Detail, "not ready after 10m0s, still WORKING: the secret store is sealed") {
+	if got.Status != fsm.StartTaskError || !strings.Contains(got.Detail,
+		"not ready after 10m0s, still WORKING: the secret store is sealed") {
 		t.Errorf("task %s %q", got.Status, got.Detail)
 	}
 }
@@ -353,7 +395,8 @@ func TestStartTask_LeaderLostAtEveryStep(t *testing.T) {
 		w.run(nil)
 		got := w.done(task.ID)
 		if got.Status != fsm.StartTaskReady || w.sandboxes() != 1 || w.agents.conversations() != 1 {
-			t.Errorf("lost before step %d (%s): %s %q, %d sandboxes, %d conversations", n, lostAt, got.Status, got.Detail, w.sandboxes(), w.agents.conversations())
+			t.Errorf("lost before step %d (%s): %s %q, %d sandboxes, %d conversations", n, lostAt, got.Status, got.Detail,
+				w.sandboxes(), w.agents.conversations())
 		}
 		if lostAt != "forget" {
 			// After "forget" the entry is left to the collector.

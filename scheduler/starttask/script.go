@@ -82,7 +82,8 @@ func (j gitJob) clone(b *script) {
 		clone = append(clone, "-c", quote("credential.helper=store --file="+quote(j.credentialFile)))
 	case j.remote.password != "":
 		// The shell that git starts fills in the values: no argument has them.
-		helper := `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + envGitUser + `" "$` + envGitPassword + `"; }; f`
+		helper := `!f() { test "$1" = get && printf ` +
+			`'username=%s\npassword=%s\n' "$` + envGitUser + `" "$` + envGitPassword + `"; }; f`
 		clone = append(clone, "-c", quote("credential."+j.remote.host()+".helper="+helper))
 	}
 	clone = append(clone, "clone --quiet")
@@ -113,7 +114,10 @@ func setupScript(dir, task, approved string) string {
 	b.line(`  if [ -e "$run/exit" ]; then break; fi`)
 	b.line(`  pid="$(cat "$run/pid" 2>/dev/null)"; tries=$((tries + 1))`)
 	// Whoever ran it was killed before its end.
-	b.line(`  if [ -n "$pid" ] && ! grep -qs "bivouac-setup-` + task + `" "/proc/$pid/cmdline" && [ ! -e "$run/exit" ]; then rm -rf "$run"; continue; fi`)
+	b.line(
+		`  if [ -n "$pid" ] && ! grep -qs "bivouac-setup-` + task + `" "/proc/$pid/cmdline" && [ ! -e "$run/exit" ]; ` +
+			`then rm -rf "$run"; continue; fi`,
+	)
 	b.line(`  if [ -z "$pid" ] && [ "$tries" -gt 10 ]; then rm -rf "$run"; continue; fi`)
 	b.line(`  sleep 1`)
 	b.line(`done`)

@@ -40,7 +40,8 @@ func TestStartTask_SlowSandboxesHoldUpNobodyElse(t *testing.T) {
 					time.Sleep(time.Second)
 					begin := time.Now()
 					task := w.task("600d", c.edit)
-					for end := begin.Add(9 * time.Minute); !w.store.View().StartTask(taskUser, task.ID).Done() && time.Now().Before(end); {
+					for end := begin.Add(9 * time.Minute); !w.store.View().StartTask(taskUser, task.ID).Done() &&
+						time.Now().Before(end); {
 						time.Sleep(time.Millisecond)
 					}
 					took := time.Since(begin)

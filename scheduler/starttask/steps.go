@@ -39,20 +39,24 @@ func (r *Runner) advance(ctx context.Context, v *fsm.View, t *fsm.StartTask, d *
 		if o, done := r.awaitAnswer(ctx, v, t); !done {
 			return o
 		}
-		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome { return r.setUp(ctx, v, t, place) })
+		return r.clones.do(ctx, t.UserID, &d.lateClone,
+			func(ctx context.Context) outcome { return r.setUp(ctx, v, t, place) })
 	case fsm.StartTaskSettingUpGitHooks:
 		if may, _ := r.permission(v, t); may != allowed {
 			return r.moveTo(ctx, t, fsm.StartTaskSettingUpSkills, place)
 		}
-		return r.clones.do(ctx, t.UserID, &d.lateClone, func(ctx context.Context) outcome { return r.installHooks(ctx, v, t, place) })
+		return r.clones.do(ctx, t.UserID, &d.lateClone,
+			func(ctx context.Context) outcome { return r.installHooks(ctx, v, t, place) })
 	case fsm.StartTaskSettingUpSkills:
-		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.loadSkills(ctx, v, t, place, d) })
+		return r.calls.do(ctx, t.UserID, &d.late,
+			func(ctx context.Context) outcome { return r.loadSkills(ctx, v, t, place, d) })
 	case fsm.StartTaskStartingConversation:
 		if t.AgentServerURL != place.url {
 			// The sandbox was placed again since the last step.
 			return r.moveTo(ctx, t, t.Status, place)
 		}
-		return r.calls.do(ctx, t.UserID, &d.late, func(ctx context.Context) outcome { return r.converse(ctx, v, t, place, d) })
+		return r.calls.do(ctx, t.UserID, &d.late,
+			func(ctx context.Context) outcome { return r.converse(ctx, v, t, place, d) })
 	default:
 		return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, place)
 	}
@@ -112,7 +116,11 @@ func (r *Runner) sandbox(v *fsm.View, t *fsm.StartTask) (*place, outcome) {
 	default:
 		return nil, outcome{wait: true, detail: sb.Status.Detail}
 	}
-	p := &place{sandbox: sb, url: access.AgentURL(sb.Status.Placement), projects: projectDir(sb.Template, sb.Status.Placement)}
+	p := &place{
+		sandbox:  sb,
+		url:      access.AgentURL(sb.Status.Placement),
+		projects: projectDir(sb.Template, sb.Status.Placement),
+	}
 	if p.url == "" || p.projects == "" {
 		return nil, outcome{wait: true, detail: "the sandbox's address is not known yet"}
 	}
@@ -152,7 +160,8 @@ func (r *Runner) converse(ctx context.Context, v *fsm.View, t *fsm.StartTask, p 
 	if err != nil {
 		return r.agentOutcome(err, in)
 	}
-	r.log.Debug("conversation is in its sandbox", "task", t.ID, "conversation", t.ConversationID, "reason", map[bool]string{true: "created", false: "found"}[created])
+	r.log.Debug("conversation is in its sandbox", "task", t.ID, "conversation", t.ConversationID, "reason",
+		map[bool]string{true: "created", false: "found"}[created])
 	if o := r.deliver(ctx, t, in); o != (outcome{}) {
 		return o
 	}

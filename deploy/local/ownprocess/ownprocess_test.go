@@ -47,7 +47,8 @@ func TestEnter_GivesTheResultOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for how, want := range map[string]string{
-		"error": "--- FAIL: TestEnter_Child", "exit": "did not run the test", "skip": "--- SKIP: TestEnter_Child", "": "--- PASS: TestEnter_Child",
+		"error": "--- FAIL: TestEnter_Child", "exit": "did not run the test", "skip": "--- SKIP: TestEnter_Child",
+		"": "--- PASS: TestEnter_Child",
 	} {
 		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestEnter_Child$", "-test.v")
 		cmd.Env = append(os.Environ(), failing+"="+how)

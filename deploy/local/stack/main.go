@@ -131,7 +131,8 @@ func print(w io.Writer, s *local.Stack) {
 	}
 	fmt.Fprintf(w, "API key    %s\n", s.APIKeyFile)
 	if len(s.Nodes) > 0 {
-		fmt.Fprintf(w, "\nTry:\n  curl -s -H \"X-Session-API-Key: $(cat %s)\" %s/api/v1/sandbox-specs/search\n", s.APIKeyFile, s.Address())
+		fmt.Fprintf(w, "\nTry:\n  curl -s -H \"X-Session-API-Key: $(cat %s)\" %s/api/v1/sandbox-specs/search\n",
+			s.APIKeyFile, s.Address())
 	}
 	fmt.Fprintf(w, "Stop it with: make stack-down\n")
 }

@@ -48,13 +48,26 @@ func loadRows() []loadRow {
 	}
 	return []loadRow{
 		{"write", workWrite, sysBivouac, []subject{
-			{sysBivouac, atFollower}, {sysEtcd, atFollower}, {sysRqlite, atFollower}, {sysHandler, atLeader}, {sysRaft, atWithin},
+			{
+				sysBivouac,
+				atFollower,
+			}, {sysEtcd, atFollower}, {sysRqlite, atFollower}, {sysHandler, atLeader}, {sysRaft, atWithin},
 		}},
 		{"read-follower", workRead, sysBivouac, readers(atFollower)},
 		{"read-leader", workRead, sysBivouac, readers(atLeader)},
 		{"stale", workStale, sysBivouac, []subject{{sysBivouac, atFollower}, {sysBare, atFollower}}},
-		{"store", workWrite, raftOn("wal"), []subject{{raftOn("wal"), atWithin}, {raftOn("boltdb"), atWithin}, {raftOn("bolt-freelist"), atWithin}}},
-		{"store-bivouac", workWrite, bivouacOn("wal"), []subject{{bivouacOn("wal"), atFollower}, {bivouacOn("boltdb"), atFollower}}},
+		{
+			"store",
+			workWrite,
+			raftOn("wal"),
+			[]subject{{raftOn("wal"), atWithin}, {raftOn("boltdb"), atWithin}, {raftOn("bolt-freelist"), atWithin}},
+		},
+		{
+			"store-bivouac",
+			workWrite,
+			bivouacOn("wal"),
+			[]subject{{bivouacOn("wal"), atFollower}, {bivouacOn("boltdb"), atFollower}},
+		},
 	}
 }
 
@@ -224,11 +237,14 @@ func (b *bench) measure(ctx context.Context, row loadRow, who subject, repeat in
 		if rec.Others <= disturbed || try >= b.again {
 			break
 		}
-		fmt.Fprintf(b.stdout, "%-14s %3d clients  %-17s disturbed: others used %.2f cores; again\n", row.name, o.Clients, who.system, rec.Others)
+		fmt.Fprintf(b.stdout, "%-14s %3d clients  %-17s disturbed: others used %.2f cores; again\n", row.name, o.Clients,
+			who.system, rec.Others)
 	}
 	rec.Repeat = repeat
-	fmt.Fprintf(b.stdout, "%-14s %3d clients  %-17s %-8s %8.0f /s  p50 %7.2f ms  p99 %7.2f ms  cores: nodes %.2f, generator %.2f, others %.2f%s\n",
-		row.name, o.Clients, who.system, who.at, rec.Load.PerS, p50(rec), p99(rec), rec.NodesCPU, rec.Load.CPU, rec.Others, failures(*rec.Load))
+	fmt.Fprintf(b.stdout, "%-14s %3d clients  %-17s %-8s %8.0f /s  p50 %7.2f ms  p99 %7.2f ms  cores: nodes %.2f, "+
+		"generator %.2f, others %.2f%s\n",
+		row.name, o.Clients, who.system, who.at, rec.Load.PerS, p50(rec), p99(rec), rec.NodesCPU, rec.Load.CPU, rec.Others,
+		failures(*rec.Load))
 	return b.rec.write(rec)
 }
 

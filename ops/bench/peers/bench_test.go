@@ -51,7 +51,8 @@ func TestBench_OfWhatIsOurs(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "results.jsonl")
 	b := newBench(new(bytes.Buffer))
-	if _, err := b.parse([]string{"-rows", "write,read-follower,stale", "-clients", "4", "-repeats", "1", "-for", "200ms", "-warm", "50ms",
+	if _, err := b.parse([]string{"-rows", "write,read-follower,stale", "-clients", "4", "-repeats", "1", "-for", "200ms",
+		"-warm", "50ms",
 		"-systems", sysHandler + ";" + sysRaft + ";" + sysBare, "-out", out}); err != nil {
 		t.Fatal(err)
 	}
@@ -91,14 +92,19 @@ func TestGuard_MeasuresEveryRow(t *testing.T) {
 	}
 	for _, row := range guardRows() {
 		rounds := g.found[row.name]
-		if len(rounds) != 1 || rounds[0].bare <= 0 || rounds[0].here <= rounds[0].bare/2 || rounds[0].base <= rounds[0].bare/2 {
+		if len(rounds) != 1 || rounds[0].bare <= 0 || rounds[0].here <= rounds[0].bare/2 ||
+			rounds[0].base <= rounds[0].bare/2 {
 			t.Errorf("%s: %v\n%s", row.name, rounds, out)
 		}
 	}
 }
 
 func TestRun_CountsWhatIsAnsweredInTime(t *testing.T) {
-	result, err := load.Run(t.Context(), load.Options{Clients: 3, Warm: 20 * time.Millisecond, For: 100 * time.Millisecond}, func(_ context.Context, client, n int) error {
+	result, err := load.Run(t.Context(), load.Options{
+		Clients: 3,
+		Warm:    20 * time.Millisecond,
+		For:     100 * time.Millisecond,
+	}, func(_ context.Context, client, n int) error {
 		if client == 0 && n%2 == 1 {
 			return context.DeadlineExceeded
 		}

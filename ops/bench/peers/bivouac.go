@@ -54,7 +54,8 @@ func newBivouac(name, dir, program, more string) (*system, error) {
 	s.driver, b.nodes = b, s.nodes
 	for i, n := range s.nodes {
 		node := fmt.Sprintf("n%d", i)
-		if _, err := output(program, "tls", "issue", "--dir", filepath.Join(home, "tls"), "--node", node, "--host", "127.0.0.1"); err != nil {
+		if _, err := output(program, "tls", "issue", "--dir", filepath.Join(home, "tls"), "--node", node, "--host",
+			"127.0.0.1"); err != nil {
 			return nil, err
 		}
 		if err := os.MkdirAll(n.dir, 0o700); err != nil {
@@ -89,7 +90,8 @@ func (b *bivouac) leader(ctx context.Context) (int, error) {
 			Leader string
 			Ready  bool
 		}
-		if err := b.http.call(ctx, http.MethodGet, base+"/api/v1/operator/status", nil, &status, "X-Session-API-Key", b.key); err != nil {
+		if err := b.http.call(ctx, http.MethodGet, base+"/api/v1/operator/status", nil, &status, "X-Session-API-Key",
+			b.key); err != nil {
 			if !b.nodes[i].alive() {
 				continue
 			}
@@ -121,11 +123,13 @@ func (b *bivouac) prepare(ctx context.Context) error {
 		group.Go(func() error {
 			var made struct{ Key string }
 			in := fmt.Appendf(nil, `{"user":"user-%d","name":"bench"}`, u)
-			if err := b.http.call(ctx, http.MethodPost, b.base[0]+"/api/v1/operator/keys", in, &made, "X-Session-API-Key", b.key); err != nil {
+			if err := b.http.call(ctx, http.MethodPost, b.base[0]+"/api/v1/operator/keys", in, &made, "X-Session-API-Key",
+				b.key); err != nil {
 				return err
 			}
 			b.keys[u] = made.Key
-			return b.http.call(ctx, http.MethodPost, b.base[0]+"/api/settings", document(u, 0), nil, "X-Session-API-Key", made.Key)
+			return b.http.call(ctx, http.MethodPost, b.base[0]+"/api/settings", document(u, 0), nil, "X-Session-API-Key",
+				made.Key)
 		})
 	}
 	return group.Wait()

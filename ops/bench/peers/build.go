@@ -103,7 +103,8 @@ func cached(name string, progress io.Writer, make func(out string) error) (strin
 
 // goBuild builds a package in a module's folder.
 func goBuild(ctx context.Context, dir, out string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-C", dir, "-trimpath", "-ldflags", "-s -w", "-o", out}, args...)...)
+	cmd := exec.CommandContext(ctx, "go",
+		append([]string{"build", "-C", dir, "-trimpath", "-ldflags", "-s -w", "-o", out}, args...)...)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", filepath.Base(out), err, msg)

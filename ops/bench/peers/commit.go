@@ -58,7 +58,8 @@ func resolve(ctx context.Context, root, commit string) (string, error) {
 		return "", fmt.Errorf("commit %q is not in this checkout, which is shallow: run git fetch --unshallow, "+
 			"or let CI check out the whole history", commit)
 	}
-	return "", fmt.Errorf("git knows no commit %q: name another one in %s, or with make bench-guard BASE=COMMIT", commit, baseFile)
+	return "", fmt.Errorf("git knows no commit %q: name another one in %s, or with make bench-guard BASE=COMMIT", commit,
+		baseFile)
 }
 
 // programOf returns the path of the program of a commit, which is built into the cache once. It is

@@ -85,7 +85,12 @@ func (b *bench) elections(ctx context.Context) error {
 				return err
 			}
 			fmt.Fprintf(b.stdout, "%-14s trial %2d     %-24s %8.0f ms\n", rowElections, trial, s.name, took.Seconds()*1000)
-			if err := b.rec.write(record{Row: rowElections, System: s.name, Repeat: trial, Millis: took.Seconds() * 1000}); err != nil {
+			if err := b.rec.write(record{
+				Row:    rowElections,
+				System: s.name,
+				Repeat: trial,
+				Millis: took.Seconds() * 1000,
+			}); err != nil {
 				return err
 			}
 		}
@@ -144,7 +149,8 @@ func (b *bench) starve(ctx context.Context, all []*system) error {
 		rec := record{Row: rowElections, System: s.name, Load: &results[i], Values: map[string]float64{
 			"terms": float64(after - before[s]), "seconds": b.starveFor.Seconds(), "hogs": float64(2 * runtime.NumCPU()),
 		}}
-		fmt.Fprintf(b.stdout, "%-14s %s starved  %-24s %d new terms; %6.0f writes/s, p99 %.1f ms, longest %.1f ms%s\n", rowElections, b.starveFor, s.name,
+		fmt.Fprintf(b.stdout, "%-14s %s starved  %-24s %d new terms; %6.0f writes/s, p99 %.1f ms, longest %.1f ms%s\n",
+			rowElections, b.starveFor, s.name,
 			after-before[s], results[i].PerS, float64(results[i].P99)/1000, float64(results[i].Max)/1000, failures(results[i]))
 		if err := b.rec.write(rec); err != nil {
 			return err

@@ -41,14 +41,19 @@ func newEtcd(dir, program string, count int) (*system, error) {
 			"--name", fmt.Sprintf("n%d", i), "--data-dir", filepath.Join(at, "data"),
 			"--listen-client-urls", "http://" + addresses[i], "--advertise-client-urls", "http://" + addresses[i],
 			"--listen-peer-urls", "http://" + addresses[3+i], "--initial-advertise-peer-urls", "http://" + addresses[3+i],
-			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-state", "new", "--initial-cluster-token", "bench",
+			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-state", "new", "--initial-cluster-token",
+			"bench",
 		}
 	})
 	s.driver, e.nodes = e, s.nodes
 	for i := range 3 {
 		conns := make([]*clientv3.Client, count)
 		for j := range conns {
-			conns[j], err = clientv3.New(clientv3.Config{Endpoints: []string{addresses[i]}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+			conns[j], err = clientv3.New(clientv3.Config{
+				Endpoints:   []string{addresses[i]},
+				DialTimeout: 5 * time.Second,
+				Logger:      zap.NewNop(),
+			})
 			if err != nil {
 				return nil, err
 			}

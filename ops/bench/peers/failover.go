@@ -33,7 +33,12 @@ func (b *bench) failovers(ctx context.Context) error {
 				return fmt.Errorf("failover of %s, trial %d: %w", name, trial, err)
 			}
 			fmt.Fprintf(b.stdout, "%-14s trial %2d     %-17s %8.0f ms\n", rowFailover, trial, name, took.Seconds()*1000)
-			if err := b.rec.write(record{Row: rowFailover, System: name, Repeat: trial, Millis: took.Seconds() * 1000}); err != nil {
+			if err := b.rec.write(record{
+				Row:    rowFailover,
+				System: name,
+				Repeat: trial,
+				Millis: took.Seconds() * 1000,
+			}); err != nil {
 				return err
 			}
 		}

@@ -162,7 +162,9 @@ func (g *guard) measureRounds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(g.stdout, "%d connections, writes of 512 bytes, responses to reads of %d, no limits; CPU of all nodes for a request:\n", guardClients, size.Size())
+	fmt.Fprintf(g.stdout,
+		"%d connections, writes of 512 bytes, responses to reads of %d, no limits; CPU of all nodes for a request:\n",
+		guardClients, size.Size())
 	g.began = time.Now()
 	for n := range g.rounds {
 		for _, row := range guardRows() {
@@ -182,7 +184,8 @@ func (g *guard) measureRounds(ctx context.Context) error {
 			g.found[row.name] = append(g.found[row.name], r)
 			left := time.Since(g.began) / time.Duration(g.done) * time.Duration(g.steps-g.done)
 			fmt.Fprintf(g.stdout, "round %d of %d, %-24s  here %4d µs, %s %4d µs, bare %3d µs: ratio %.2f  (%s left)\n",
-				n+1, g.rounds, row.name, r.here.Microseconds(), g.against, r.base.Microseconds(), r.bare.Microseconds(), r.ratio(), left.Round(time.Second))
+				n+1, g.rounds, row.name, r.here.Microseconds(), g.against, r.base.Microseconds(), r.bare.Microseconds(), r.ratio(),
+				left.Round(time.Second))
 		}
 	}
 	return nil
@@ -242,7 +245,8 @@ func (g *guard) costOnce(ctx context.Context, s *system, row guardRow) (each tim
 		return 0, others, fmt.Errorf("%d requests were answered, %d failed: %s", r.Ops, r.Errors, r.Error)
 	}
 	if now, err := s.settled(ctx); err != nil || now != leader {
-		return 0, others, errors.Join(errors.New("the leader changed during the measurement: give the machine less to do"), err)
+		return 0, others, errors.Join(errors.New("the leader changed during the measurement: "+
+			"give the machine less to do"), err)
 	}
 	return (after - before) / time.Duration(r.Ops), others, nil
 }
@@ -256,11 +260,13 @@ func (g *guard) table() {
 		ratio := spreadBy(rounds, round.ratio)
 		t.row(row.name, fmt.Sprintf("%.1f", spreadBy(rounds, func(r round) float64 { return r.overBare(r.here) }).median),
 			fmt.Sprintf("%.1f", spreadBy(rounds, func(r round) float64 { return r.overBare(r.base) }).median),
-			fmt.Sprintf("%.2f (%.2f to %.2f)", ratio.median, ratio.least, ratio.most), fmt.Sprintf("%d of %d", above(rounds), len(rounds)))
+			fmt.Sprintf("%.2f (%.2f to %.2f)", ratio.median, ratio.least,
+				ratio.most), fmt.Sprintf("%d of %d", above(rounds), len(rounds)))
 	}
 	fmt.Fprintf(g.stdout, "\n%s\n", t.String())
 	if g.noisy > 0 {
-		fmt.Fprintf(g.stdout, "other programs used more than %.2f of a core during %d of %d measurements: a quiet machine gives better figures\n",
+		fmt.Fprintf(g.stdout, "other programs used more than %.2f of a core during %d of %d measurements: "+
+			"a quiet machine gives better figures\n",
 			disturbed, g.noisy, g.steps)
 	}
 }
@@ -270,14 +276,16 @@ func (g *guard) verdict() error {
 	var said []string
 	for _, row := range guardRows() {
 		if rounds := g.found[row.name]; objects(rounds) {
-			said = append(said, fmt.Sprintf("a %s costs %.2f times what it costs at %s", row.name, spreadBy(rounds, round.ratio).median, g.against))
+			said = append(said,
+				fmt.Sprintf("a %s costs %.2f times what it costs at %s", row.name, spreadBy(rounds, round.ratio).median, g.against))
 		}
 	}
 	if len(said) == 0 {
 		fmt.Fprintf(g.stdout, "no request costs more than %.2f times what it costs at %s\n", dearer, g.against)
 		return nil
 	}
-	return fmt.Errorf("%s; make it cheaper, or name another commit in %s with the reason", strings.Join(said, "; "), baseFile)
+	return fmt.Errorf("%s; make it cheaper, or name another commit in %s with the reason", strings.Join(said, "; "),
+		baseFile)
 }
 
 // objects reports whether four of five rounds are above the limit.

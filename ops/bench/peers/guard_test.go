@@ -42,7 +42,11 @@ func TestGuard_FailsWhenFourOfFiveRoundsAgree(t *testing.T) {
 // Both trees are divided by the bare handler of the same round.
 func TestGuard_TableHasTheMedians(t *testing.T) {
 	out := new(bytes.Buffer)
-	g := &guard{bench: newBench(out), against: "abc1234", found: map[string][]round{"stale read": roundsOf(1.1, 1.2, 1.3, 1.4, 1.5)}}
+	g := &guard{
+		bench:   newBench(out),
+		against: "abc1234",
+		found:   map[string][]round{"stale read": roundsOf(1.1, 1.2, 1.3, 1.4, 1.5)},
+	}
 	g.table()
 	if want := "| stale read | 2.6 | 2.0 | 1.30 (1.10 to 1.50) | 4 of 5 |"; !strings.Contains(out.String(), want) {
 		t.Errorf("there is no %q in\n%s", want, out)

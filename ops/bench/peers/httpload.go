@@ -30,7 +30,15 @@ func (h *httpLoad) close() { h.client.CloseIdleConnections() }
 
 // request is built by hand because the same few are sent a million times.
 func request(ctx context.Context, method string, to *url.URL, body []byte, header http.Header) *http.Request {
-	r := &http.Request{Method: method, URL: to, Host: to.Host, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	r := &http.Request{
+		Method:     method,
+		URL:        to,
+		Host:       to.Host,
+		Header:     header,
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+	}
 	if body != nil {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))

@@ -169,9 +169,10 @@ func (r *results) plotSearch(dir string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	return plotBars(filepath.Join(dir, rowSearch+".svg"), titles()[rowSearch]+": p50", "milliseconds", names, map[string]plotter.Values{
-		"of 100,000": bars["many"], "of 1,000": bars["few"],
-	})
+	return plotBars(filepath.Join(dir, rowSearch+".svg"), titles()[rowSearch]+": p50", "milliseconds", names,
+		map[string]plotter.Values{
+			"of 100,000": bars["many"], "of 1,000": bars["few"],
+		})
 }
 
 // plotSize draws the measured values beside the extrapolation from a tenth.

@@ -32,7 +32,8 @@ func newRaftAlone(name, dir, program string, flags ...string) (*system, error) {
 	a := &raftAlone{http: newHTTPLoad()}
 	s := newSystem(name, dir, program, 3, func(i int, at string) []string {
 		return append([]string{
-			"-me", strconv.Itoa(i), "-http", addresses[i], "-peers", strings.Join(addresses[3:], ","), "-dir", filepath.Join(at, "data"),
+			"-me", strconv.Itoa(i), "-http", addresses[i], "-peers", strings.Join(addresses[3:], ","), "-dir", filepath.Join(at,
+				"data"),
 		}, flags...)
 	})
 	s.driver, a.nodes = a, s.nodes

@@ -88,7 +88,8 @@ func (r *results) followerLine() string {
 	if len(cells) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Linearizable reads of Bivouac from a follower ÷ from the leader, by clients: %s.\n\n", strings.Join(cells, ", "))
+	return fmt.Sprintf("Linearizable reads of Bivouac from a follower ÷ from the leader, by clients: %s.\n\n",
+		strings.Join(cells, ", "))
 }
 
 // where lists machines, commits and commands.
@@ -116,9 +117,11 @@ func (r *results) where() string {
 	}
 	f := spreadOf(fsyncs)
 	var out strings.Builder
-	fmt.Fprintf(&out, "- %s; an append of 4 KiB with fsync takes %.0f µs there (%.0f to %.0f at the beginning of the runs); load averages at the beginnings: %s.\n",
+	fmt.Fprintf(&out, "- %s; an append of 4 KiB with fsync takes %.0f µs there (%.0f to %.0f at the beginning of the "+
+		"runs); load averages at the beginnings: %s.\n",
 		strings.Join(machines, "; "), f.median, f.least, f.most, strings.Join(loads, ", "))
-	fmt.Fprintf(&out, "- etcd %s, rqlite %s, hashicorp/raft %s; Bivouac at %s.\n", etcdVersion, rqliteVersion, raftVersion, strings.Join(versions, ", "))
+	fmt.Fprintf(&out, "- etcd %s, rqlite %s, hashicorp/raft %s; Bivouac at %s.\n", etcdVersion, rqliteVersion,
+		raftVersion, strings.Join(versions, ", "))
 	noisy, counted := 0, 0
 	for _, rec := range r.records {
 		if rec.NodesCPU > 0 {
@@ -127,7 +130,8 @@ func (r *results) where() string {
 			}
 		}
 	}
-	fmt.Fprintf(&out, "- During %d of the %d measurements that count other programs used more than %.2f of a core; %d more, when they used more than %.2f, do not count.\n",
+	fmt.Fprintf(&out, "- During %d of the %d measurements that count other programs used more than %.2f of a core; "+
+		"%d more, when they used more than %.2f, do not count.\n",
 		noisy, counted, disturbed, r.spoiled, spoiled)
 	out.WriteString("- The runs:\n\n")
 	for _, c := range commands {
@@ -171,7 +175,8 @@ func (r *results) failoverTable() string {
 		case name != sysHandler:
 			said = met(ours.median < s.median, "Bivouac below it")
 		}
-		t.row(name, fmt.Sprintf("%.2f", ours.median/s.median), fmt.Sprintf("%.0f", s.median), fmt.Sprintf("%.0f to %.0f", s.least, s.most), fmt.Sprint(s.count), said)
+		t.row(name, fmt.Sprintf("%.2f", ours.median/s.median), fmt.Sprintf("%.0f", s.median),
+			fmt.Sprintf("%.0f to %.0f", s.least, s.most), fmt.Sprint(s.count), said)
 	}
 	return t.String()
 }
@@ -221,7 +226,8 @@ func (r *results) searchTable() string {
 		}
 		found = true
 		t.row(p.String(), fmt.Sprintf("**%.2f** (%.2f to %.2f)", s.median, s.least, s.most),
-			fmt.Sprintf("%.3f (%.3f)", median["many"].median, worst["many"].median), fmt.Sprintf("%.3f (%.3f)", median["few"].median, worst["few"].median),
+			fmt.Sprintf("%.3f (%.3f)", median["many"].median,
+				worst["many"].median), fmt.Sprintf("%.3f (%.3f)", median["few"].median, worst["few"].median),
 			met(s.median <= searchLimit, fmt.Sprintf("at most %.1f", searchLimit)))
 	}
 	if !found {
@@ -243,7 +249,8 @@ func (r *results) sizeTable() string {
 	}
 	empty, tenth, whole := steps[len(steps)-3], steps[len(steps)-2], steps[len(steps)-1]
 	var t table
-	t.head("a node's", "whole ÷ extrapolated", "empty", fmt.Sprintf("%.0f users", tenth["people"]), "extrapolated from it", fmt.Sprintf("%.0f users", whole["people"]), "aim")
+	t.head("a node's", "whole ÷ extrapolated", "empty", fmt.Sprintf("%.0f users", tenth["people"]),
+		"extrapolated from it", fmt.Sprintf("%.0f users", whole["people"]), "aim")
 	for _, row := range []struct {
 		name, key, unit string
 		divisor         float64
@@ -292,7 +299,8 @@ func (r *results) electionsTable() string {
 		return ""
 	}
 	var t table
-	t.head("heartbeat/election/lease, ms", "new terms while every leader lived", "starved for, minutes", "writes' p99 then, ms", "failed", "leader killed: median, ms", "least to most", "trials")
+	t.head("heartbeat/election/lease, ms", "new terms while every leader lived", "starved for, minutes",
+		"writes' p99 then, ms", "failed", "leader killed: median, ms", "least to most", "trials")
 	for _, name := range names {
 		s := spreadOf(by[name])
 		killed := []string{"", "", ""}

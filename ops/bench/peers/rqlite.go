@@ -99,7 +99,8 @@ func (q *rqlite) work(kind string, node int) load.Do {
 		at := mustURL(q.base[node] + "/db/execute")
 		return func(ctx context.Context, client, n int) error {
 			u := client % users
-			body := fmt.Appendf(nil, `[["INSERT OR REPLACE INTO settings(user, value) VALUES(?, ?)","user-%d",%q]]`, u, document(u, n))
+			body := fmt.Appendf(nil, `[["INSERT OR REPLACE INTO settings(user, value) VALUES(?, ?)","user-%d",%q]]`, u,
+				document(u, n))
 			return q.ask(request(ctx, http.MethodPost, at, body, header))
 		}
 	}

@@ -64,7 +64,8 @@ func (b *bench) searches(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Fprintf(b.stdout, "%-14s %d and %d conversations made in %s\n", rowSearch, count[0], count[1], time.Since(begin).Round(time.Second))
+	fmt.Fprintf(b.stdout, "%-14s %d and %d conversations made in %s\n", rowSearch, count[0], count[1],
+		time.Since(begin).Round(time.Second))
 	leader, err := s.settled(ctx)
 	if err != nil {
 		return err
@@ -106,7 +107,13 @@ func (b *bench) searchPage(ctx context.Context, ours *bivouac, node int, p page)
 			}
 			fmt.Fprintf(b.stdout, "%-14s %-36s of the %-4s  p50 %7.3f ms  p99 %7.3f ms%s\n", rowSearch, p, turn.system,
 				float64(result.P50)/1000, float64(result.P99)/1000, failures(result))
-			if err := b.rec.write(record{Row: rowSearch, System: turn.system, At: p.String(), Repeat: repeat, Load: &result}); err != nil {
+			if err := b.rec.write(record{
+				Row:    rowSearch,
+				System: turn.system,
+				At:     p.String(),
+				Repeat: repeat,
+				Load:   &result,
+			}); err != nil {
 				return err
 			}
 		}

@@ -42,7 +42,8 @@ sandboxes {
 func (b *bivouac) seeder() (*seeder, error) {
 	tls := filepath.Join(filepath.Dir(filepath.Dir(b.config)), "tls")
 	peer, err := cluster.NewPeerClient(peernet.TLSFiles{
-		CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, "n0.pem"), KeyFile: filepath.Join(tls, "n0-key.pem"),
+		CAFile: filepath.Join(tls, "ca.pem"), CertFile: filepath.Join(tls, "n0.pem"), KeyFile: filepath.Join(tls,
+			"n0-key.pem"),
 	}, b.peers[0])
 	// It repeats one command until its outcome is known.
 	return &seeder{func(ctx context.Context, user string, body fsm.Body) (result fsm.Result, err error) {
@@ -88,7 +89,9 @@ func seedStore(store *fsm.Store, from time.Time) *seeder {
 func (s *seeder) spec(ctx context.Context) error {
 	_, err := s.do(ctx, "", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "bench", Template: fsm.Template{
 		Driver: fsm.DriverDocker, Image: "registry.example.org/agent-server:1.2.3", WorkingDir: "/workspace/project",
-		CPU: 500, Memory: 1024, NetworkMode: "bridge", VolumePath: "/workspace", Ports: map[string]int{fsm.PortAgentServer: 8000},
+		CPU: 500, Memory: 1024, NetworkMode: "bridge", VolumePath: "/workspace", Ports: map[string]int{
+			fsm.PortAgentServer: 8000,
+		},
 		Env: map[string]string{"OH_WEBHOOKS_0_BASE_URL": "https://bivouac.example.org/api/v1/webhooks"},
 	}}}})
 	return err
@@ -98,7 +101,8 @@ func (s *seeder) spec(ctx context.Context) error {
 func (s *seeder) user(ctx context.Context, user string) error {
 	sum := sha256.Sum256([]byte(user))
 	hash := hex.EncodeToString(sum[:])
-	if _, err := s.do(ctx, "", &fsm.APIKeyCreateBody{Lookup: hash[:12], Hash: hash, Name: "bench", UserID: user}); err != nil {
+	if _, err := s.do(ctx, "",
+		&fsm.APIKeyCreateBody{Lookup: hash[:12], Hash: hash, Name: "bench", UserID: user}); err != nil {
 		return err
 	}
 	body := new(fsm.SettingsPutBody)
@@ -127,7 +131,10 @@ func (s *seeder) sandbox(ctx context.Context, user string, use func(ctx context.
 		return err
 	}
 	_, err = s.do(ctx, user, &fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: fsm.SandboxStatus{
-		State: fsm.SandboxPaused, Generation: paused.Sandbox.Generation, Job: fsm.JobRef{Version: 1, Registered: true}, Workspace: id,
+		State: fsm.SandboxPaused, Generation: paused.Sandbox.Generation, Job: fsm.JobRef{
+			Version:    1,
+			Registered: true,
+		}, Workspace: id,
 	}}}})
 	return err
 }
@@ -137,7 +144,13 @@ func (s *seeder) sandbox(ctx context.Context, user string, use func(ctx context.
 func (s *seeder) conversation(ctx context.Context, user, sandbox string, n int) error {
 	id := hexID()
 	title, repo, branch, trigger := fmt.Sprintf("Conversation %d about the build", n), "example/repository", "main", "gui"
-	request := fsm.StartRequest{Title: &title, SelectedRepository: &repo, SelectedBranch: &branch, Trigger: &trigger, AgentType: "default"}
+	request := fsm.StartRequest{
+		Title:              &title,
+		SelectedRepository: &repo,
+		SelectedBranch:     &branch,
+		Trigger:            &trigger,
+		AgentType:          "default",
+	}
 	if _, err := s.do(ctx, user, &fsm.StartTaskCreateBody{ID: id, ConversationID: id, Request: request}); err != nil {
 		return err
 	}

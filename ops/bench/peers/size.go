@@ -39,8 +39,10 @@ func (b *bench) sizes(ctx context.Context) error {
 		if err := b.snapshots(store, values); err != nil {
 			return err
 		}
-		fmt.Fprintf(b.stdout, "%-14s %6d users, %6d sandboxes, %6d conversations: live heap %6.1f MiB, snapshot %7.1f ms, %6.1f MiB, restored in %7.1f ms\n",
-			rowSize, people, people, 10*people, values["heap"]/(1<<20), values["snapshot_ms"], values["snapshot_bytes"]/(1<<20), values["restore_ms"])
+		fmt.Fprintf(b.stdout, "%-14s %6d users, %6d sandboxes, %6d conversations: live heap %6.1f MiB, snapshot %7.1f ms, "+
+			"%6.1f MiB, restored in %7.1f ms\n",
+			rowSize, people, people, 10*people, values["heap"]/(1<<20), values["snapshot_ms"], values["snapshot_bytes"]/(1<<20),
+			values["restore_ms"])
 		if err := b.rec.write(record{Row: rowSize, System: sysBivouac, Values: values}); err != nil {
 			return err
 		}

@@ -138,4 +138,9 @@ func document(user, fresh int) []byte {
 	return fmt.Appendf(nil, documentFormat, 1+fresh%1000, user, user)
 }
 
-const documentFormat = `{"language":"en","agent":"CodeActAgent","max_iterations":%d,"security_analyzer":"llm","confirmation_mode":true,"llm_model":"anthropic/claude-sonnet-4","llm_base_url":"https://llm-gateway.platform.example.org/v1/anthropic/claude-sonnet-4","enable_default_condenser":true,"enable_sound_notifications":false,"enable_solvability_analysis":true,"user_consents_to_analytics":false,"max_budget_per_task":12.5,"condenser_max_size":240,"v1_enabled":true,"git_user_name":"User Number %d","git_user_email":"user-%d@example.org"}`
+const documentFormat = `{"language":"en","agent":"CodeActAgent","max_iterations":%d,"security_analyzer":"llm",` +
+	`"confirmation_mode":true,"llm_model":"anthropic/claude-sonnet-4",` +
+	`"llm_base_url":"https://llm-gateway.platform.example.org/v1/anthropic/claude-sonnet-4",` +
+	`"enable_default_condenser":true,"enable_sound_notifications":false,"enable_solvability_analysis":true,` +
+	`"user_consents_to_analytics":false,"max_budget_per_task":12.5,"condenser_max_size":240,"v1_enabled":true,` +
+	`"git_user_name":"User Number %d","git_user_email":"user-%d@example.org"}`

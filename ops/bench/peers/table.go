@@ -209,7 +209,8 @@ func (r *results) loadTables(row loadRow) string {
 			if rate.count == 0 {
 				continue
 			}
-			t.row(fmt.Sprint(c), fmt.Sprintf("%s (%s)", s.system, s.at), fmt.Sprintf("%.0f (%.0f to %.0f)", rate.median, rate.least, rate.most),
+			t.row(fmt.Sprint(c), fmt.Sprintf("%s (%s)", s.system,
+				s.at), fmt.Sprintf("%.0f (%.0f to %.0f)", rate.median, rate.least, rate.most),
 				fmt.Sprintf("%.2f", of(turns, s.system, p50).median), fmt.Sprintf("%.2f", of(turns, s.system, p99).median),
 				fmt.Sprintf("%.2f", of(turns, s.system, nodesCPU).median), generator(turns, s))
 		}

@@ -10,7 +10,13 @@ import (
 )
 
 func loaded(run, row, system string, repeat, clients int, perS float64) record {
-	return record{Run: run, Row: row, System: system, Repeat: repeat, Load: &load.Result{Clients: clients, PerS: perS, P50: 1000, P99: 2000}}
+	return record{
+		Run:    run,
+		Row:    row,
+		System: system,
+		Repeat: repeat,
+		Load:   &load.Result{Clients: clients, PerS: perS, P50: 1000, P99: 2000},
+	}
 }
 
 // Ratios are computed within a turn, and only the newest commit's records count.
@@ -25,7 +31,12 @@ func TestReport(t *testing.T) {
 		loaded("2", "write", sysBivouac, 2, 64, 110), loaded("2", "write", sysEtcd, 2, 64, 100),
 		loaded("2", "write", sysRqlite, 2, 64, 100),
 		{Run: "2", Row: "write", System: sysRqlite, Repeat: 1, Others: 1.5, Load: &load.Result{Clients: 64, PerS: 1}},
-		{Run: "2", Row: rowFailover, System: sysBivouac, Millis: 550}, {Run: "2", Row: rowFailover, System: sysEtcd, Millis: 1100},
+		{
+			Run:    "2",
+			Row:    rowFailover,
+			System: sysBivouac,
+			Millis: 550,
+		}, {Run: "2", Row: rowFailover, System: sysEtcd, Millis: 1100},
 		{Run: "2", Row: rowFailover, System: sysRqlite, Millis: 500},
 	}
 	dir := t.TempDir()

@@ -43,12 +43,14 @@ func run(ctx context.Context, root string, note bool, out io.Writer) error {
 		fmt.Fprintf(out, "note: %s was not compared with this commit: %v\n", resultsFile, err)
 		return nil
 	case note && len(old) > 0:
-		fmt.Fprintf(out, "note: %s is not of this commit (make bench measures again): %s\n", resultsFile, strings.Join(old, "; "))
+		fmt.Fprintf(out, "note: %s is not of this commit (make bench measures again): %s\n", resultsFile,
+			strings.Join(old, "; "))
 		return nil
 	case err != nil:
 		return err
 	case len(old) > 0:
-		return fmt.Errorf("%s is not of this commit; run make bench on it and commit the results:\n  %s", resultsFile, strings.Join(old, "\n  "))
+		return fmt.Errorf("%s is not of this commit; run make bench on it and commit the results:\n  %s", resultsFile,
+			strings.Join(old, "\n  "))
 	}
 	return nil
 }
@@ -118,7 +120,8 @@ func outdated(ctx context.Context, root string, current []measurement) (lines []
 		case why != "":
 			lines = append(lines, fmt.Sprintf("%q is of commit %s: %s", m.section, m.commit, why))
 		case m.protocol != protocol:
-			lines = append(lines, fmt.Sprintf("%q is of protocol version %d, and this commit has %d", m.section, m.protocol, protocol))
+			lines = append(lines,
+				fmt.Sprintf("%q is of protocol version %d, and this commit has %d", m.section, m.protocol, protocol))
 		}
 	}
 	return slices.Compact(lines), nil

@@ -25,7 +25,8 @@ func TestResults_EverySectionNamesItsCommit(t *testing.T) {
 }
 
 func TestParse_FindsWhatIsUnnamed(t *testing.T) {
-	current, unnamed := parse("# R\n\n## One\nMeasured at commit abc1234, protocol version 8.\n## Two\ntext\n# Earlier measurements\n" +
+	current, unnamed := parse("# R\n\n## One\nMeasured at commit abc1234, " +
+		"protocol version 8.\n## Two\ntext\n# Earlier measurements\n" +
 		"## Three\nMeasured at commit def5678-dirty, protocol version 2, on a quiet machine.\n## Four\n")
 	if want := (measurement{"One", "abc1234", 8}); len(current) != 1 || current[0] != want {
 		t.Errorf("%v, want %v", current, want)
@@ -81,7 +82,8 @@ func (r repository) commit() string {
 // results writes the results of a commit.
 func (r repository) results(commit string, protocol int) {
 	r.t.Helper()
-	r.write(resultsFile, fmt.Sprintf("# R\n\n## One\nMeasured at commit %s, protocol version %d.\n\n%s\n\n## Old\nMeasured at commit 1234567, protocol version 1.\n",
+	r.write(resultsFile, fmt.Sprintf("# R\n\n## One\nMeasured at commit %s, "+
+		"protocol version %d.\n\n%s\n\n## Old\nMeasured at commit 1234567, protocol version 1.\n",
 		commit, protocol, earlierHeading))
 }
 
@@ -113,7 +115,8 @@ func TestRun_RefusesResultsOfAnotherCommit(t *testing.T) {
 	r.results(measured, 8)
 	r.write("httpapi/x.go", "package httpapi")
 	r.commit()
-	want("the program changed", `"One" is of commit `+measured+": 1 files that are no documents changed since, httpapi/x.go one of them")
+	want("the program changed",
+		`"One" is of commit `+measured+": 1 files that are no documents changed since, httpapi/x.go one of them")
 	r.write(resultsFile, "# R\n\n## One\nno words\n")
 	want("nothing is named", "no section names a commit")
 }

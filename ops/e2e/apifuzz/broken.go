@@ -13,11 +13,16 @@ type rawJSON string
 // junk returns a value that is valid almost nowhere.
 func junk(rng *rand.Rand) any {
 	return pick(rng, []any{
-		nil, true, 0, -1, 1.5, "", " ", "\x00", "NaN", rawJSON("1e999"), rawJSON("-0"), rawJSON("9223372036854775808"), rawJSON("1" + strings.Repeat("0", 400)),
-		rawJSON(`"\ud800"`), rawJSON(`"\ud83d\ude00\udc00"`), rawJSON("0.1e-999"), rawJSON("\"\xff\xfe\""), rawJSON("NaN"), rawJSON("'x'"), rawJSON("01"), rawJSON("[1,]"),
+		nil, true, 0, -1, 1.5, "", " ", "\x00", "NaN", rawJSON("1e999"), rawJSON("-0"), rawJSON("9223372036854775808"),
+		rawJSON("1" + strings.Repeat("0", 400)),
+		rawJSON(`"\ud800"`), rawJSON(`"\ud83d\ude00\udc00"`), rawJSON("0.1e-999"), rawJSON("\"\xff\xfe\""), rawJSON("NaN"),
+		rawJSON("'x'"), rawJSON("01"), rawJSON("[1,]"),
 		[]any{}, map[string]any{}, []any{nil}, map[string]any{"": nil}, map[string]any{"__proto__": map[string]any{"x": 1}},
-		rawJSON(strings.Repeat("[", 70) + strings.Repeat("]", 70)), rawJSON(strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70)),
-		rawJSON("[" + strings.Repeat("0,", 1500) + "0]"), strings.Repeat("a", 70_000), strings.Repeat("\u0301", 5000), "a\r\nX-Evil: 1", "../../x", strings.Repeat("é", 300),
+		rawJSON(
+			strings.Repeat("[", 70) + strings.Repeat("]", 70),
+		), rawJSON(strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70)),
+		rawJSON("[" + strings.Repeat("0,", 1500) + "0]"), strings.Repeat("a", 70_000), strings.Repeat("\u0301", 5000),
+		"a\r\nX-Evil: 1", "../../x", strings.Repeat("é", 300),
 		"9999-99-99T99:99:99Z", "00000000-0000-0000-0000-000000000000", "{bad", "1e5", "0x10", "١٢٣",
 	})
 }
@@ -32,12 +37,28 @@ func breakSome(rng *rand.Rand, v any) any {
 	pick(rng, places)(func(old any) any {
 		if secret, is := old.(secretText); is {
 			// The value must not leak from a wrong place either.
-			return pick(rng, []any{[]any{string(secret)}, map[string]any{"x": string(secret)}, string(secret) + strings.Repeat("x", 70_000), []any{[]any{map[string]any{string(secret): string(secret)}}}})
+			return pick(rng,
+				[]any{
+					[]any{string(secret)},
+					map[string]any{"x": string(secret)},
+					string(secret) + strings.Repeat("x", 70_000),
+					[]any{[]any{map[string]any{string(secret): string(secret)}}},
+				})
 		}
 		return junk(rng)
 	})
 	if m, is := v.(map[string]any); is && rng.IntN(4) == 0 {
-		m[pick(rng, []string{"extra", "", "constructor", "a\x00b", strings.Repeat("k", 300), "user_id", "created_by_user_id", "operator"})] = junk(rng)
+		m[pick(rng,
+			[]string{
+				"extra",
+				"",
+				"constructor",
+				"a\x00b",
+				strings.Repeat("k", 300),
+				"user_id",
+				"created_by_user_id",
+				"operator",
+			})] = junk(rng)
 	}
 	return v
 }
@@ -122,7 +143,8 @@ func breakBytes(rng *rand.Rand, body []byte) []byte {
 	case 3:
 		return nil
 	case 4:
-		return []byte(pick(rng, []string{"null", "[]", `""`, "0", " ", "{", "}", `{"a"`, `{"a":1,}`, "\x1f\x8b\x08", "<xml/>", "a=b&c=d"}))
+		return []byte(pick(rng,
+			[]string{"null", "[]", `""`, "0", " ", "{", "}", `{"a"`, `{"a":1,}`, "\x1f\x8b\x08", "<xml/>", "a=b&c=d"}))
 	case 5:
 		return []byte(strings.Repeat("[", 100_000))
 	case 6:

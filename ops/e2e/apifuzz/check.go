@@ -27,7 +27,12 @@ func (f Failure) String() string {
 func (w *World) judge(r *request, a answer, fault string) []Failure {
 	var list []Failure
 	bad := func(format string, args ...any) {
-		list = append(list, Failure{Rule: fmt.Sprintf(format, args...), Request: r.String(), Detail: fmt.Sprintf("%d %s", a.status, clip(string(a.body), 800))})
+		list = append(list,
+			Failure{
+				Rule:    fmt.Sprintf(format, args...),
+				Request: r.String(),
+				Detail:  fmt.Sprintf("%d %s", a.status, clip(string(a.body), 800)),
+			})
 	}
 	if a.status >= 500 && !excused(r, a, fault) {
 		bad("%d", a.status)
@@ -52,7 +57,12 @@ func excused(r *request, a answer, fault string) bool {
 	switch r.op.id {
 	case "conversation.send_message":
 		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable && said
-	case "conversation.git_changes", "conversation.git_diff", "conversation.skills", "conversation.hooks", "conversation.switch_acp_model", "conversation.switch_llm":
+	case "conversation.git_changes",
+		"conversation.git_diff",
+		"conversation.skills",
+		"conversation.hooks",
+		"conversation.switch_acp_model",
+		"conversation.switch_llm":
 		return a.status == http.StatusBadGateway || a.status == http.StatusGatewayTimeout
 	case "conversation.download":
 		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable
@@ -63,7 +73,8 @@ func excused(r *request, a answer, fault string) bool {
 // judgeSecrets looks for secrets that the caller must not see.
 func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 	hidden := map[string]string{
-		"B's secret": w.b.secret, "B's MCP secret": w.b.mcp, "B's key": w.b.key, "the key of B's sandbox": w.b.sandboxKey, "what is B's alone": w.b.private,
+		"B's secret": w.b.secret, "B's MCP secret": w.b.mcp, "B's key": w.b.key, "the key of B's sandbox": w.b.sandboxKey,
+		"what is B's alone":  w.b.private,
 		"the operator's key": w.operator, "A's key": w.a.key, "A's secret": w.a.secret, "A's MCP secret": w.a.mcp,
 	}
 	if r.op.id == "sandbox.secret" && r.caller.who == "sandbox" {
@@ -98,13 +109,18 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
 	// This one needs the key of a sandbox besides.
 	second := r.op.id == "user.me" && strings.Contains(r.target, "expose_secrets")
-	if r.sound && !second && a.status == http.StatusUnauthorized && r.op.access != "sandbox" && (r.caller.who == "a" || r.caller.who == "operator") {
+	if r.sound && !second && a.status == http.StatusUnauthorized && r.op.access != "sandbox" &&
+		(r.caller.who == "a" || r.caller.who == "operator") {
 		bad("%s has a key that does not work any more", r.caller.name)
 	}
 	if a.status/100 != 2 || r.op.access == "open" || r.method == http.MethodOptions {
 		return
 	}
-	mayPass := map[string][]string{"user": {"a", "operator"}, "operator": {"operator"}, "sandbox": {"sandbox"}}[r.op.access]
+	mayPass := map[string][]string{
+		"user":     {"a", "operator"},
+		"operator": {"operator"},
+		"sandbox":  {"sandbox"},
+	}[r.op.access]
 	if !slices.Contains(mayPass, r.caller.who) {
 		bad("%s got through", r.caller.name)
 	}
@@ -118,7 +134,8 @@ func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
 func judgeDescribed(r *request, a answer, bad func(string, ...any)) {
 	kind := a.header.Get("Content-Type")
 	ref := r.op.op.Responses.Status(a.status)
-	if a.status == http.StatusRequestHeaderFieldsTooLarge || a.status == http.StatusBadRequest && strings.HasPrefix(kind, "text/plain") ||
+	if a.status == http.StatusRequestHeaderFieldsTooLarge ||
+		a.status == http.StatusBadRequest && strings.HasPrefix(kind, "text/plain") ||
 		a.status == http.StatusExpectationFailed {
 		return // net/http's own response, before any route
 	}

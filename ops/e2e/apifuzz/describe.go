@@ -33,7 +33,14 @@ func describe(document []byte) ([]*operation, error) {
 	var list []*operation
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			o := &operation{id: op.OperationID, method: method, path: path, access: accessOf(op), streams: op.Extensions["x-stream"] == true, op: op}
+			o := &operation{
+				id:      op.OperationID,
+				method:  method,
+				path:    path,
+				access:  accessOf(op),
+				streams: op.Extensions["x-stream"] == true,
+				op:      op,
+			}
 			for _, p := range op.Parameters {
 				o.params = append(o.params, p.Value)
 			}

@@ -21,8 +21,9 @@ func Plant(nodes []string, operator string) (*World, error) {
 	w.of["owner"] = []string{"walk-a", "walk-a", "walk-a", "walk-b"}
 	w.of["port"] = []string{"WORKER_1", "worker-1", "AGENT_SERVER", "VSCODE", "8000"}
 	template := map[string]any{
-		"driver": "process", "command": "sandbox-agent", "isolation": "none", "working_dir": "project", "cpu": 500, "memory": 512,
-		"ports": map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}, // a port that can be shared
+		"driver": "process", "command": "sandbox-agent", "isolation": "none", "working_dir": "project", "cpu": 500,
+		"memory": 512,
+		"ports":  map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}, // a port that can be shared
 	}
 	// The default of `bivouac dev`, and the one that operators' requests change.
 	specs := []any{map[string]any{"id": "local", "template": template}, map[string]any{"id": "walk", "template": template}}
@@ -30,13 +31,20 @@ func Plant(nodes []string, operator string) (*World, error) {
 		return nil, err
 	}
 	for _, name := range []string{"walk-a", "walk-b", "walk-c"} {
-		p := person{name: name, secret: "s3cret" + mark + name[5:], private: "pr1vate" + mark + name[5:], mcp: "mcpcanary" + mark + name[5:]}
+		p := person{
+			name:    name,
+			secret:  "s3cret" + mark + name[5:],
+			private: "pr1vate" + mark + name[5:],
+			mcp:     "mcpcanary" + mark + name[5:],
+		}
 		var key struct{ Key string }
-		if err := w.call(operator, "POST", "/api/v1/operator/keys", map[string]any{"user": name, "name": "walk"}, &key); err != nil {
+		if err := w.call(operator, "POST", "/api/v1/operator/keys", map[string]any{"user": name, "name": "walk"},
+			&key); err != nil {
 			return nil, err
 		}
 		p.key = key.Key
-		if err := w.call(operator, "PUT", "/api/v1/operator/users/"+name, map[string]any{"limits": map[string]any{"running_sandboxes": 3, "total_sandboxes": 6}}, nil); err != nil {
+		if err := w.call(operator, "PUT", "/api/v1/operator/users/"+name,
+			map[string]any{"limits": map[string]any{"running_sandboxes": 3, "total_sandboxes": 6}}, nil); err != nil {
 			return nil, err
 		}
 		if name == "walk-c" {
@@ -82,8 +90,11 @@ func (w *World) endRun(p *person) error {
 // furnish gives a user settings, secrets, and a conversation in a running sandbox.
 func (w *World) furnish(p *person) error {
 	settings := map[string]any{
-		"llm_model": "m", "llm_api_key": p.secret, "search_api_key": p.secret, "sandbox_api_key": p.secret, "git_user_name": p.private, "email": p.private + "@example.org",
-		"mcp_config": map[string]any{"sse_servers": []any{map[string]any{"url": "https://mcp.example.org", "api_key": p.mcp}}},
+		"llm_model": "m", "llm_api_key": p.secret, "search_api_key": p.secret, "sandbox_api_key": p.secret,
+		"git_user_name": p.private, "email": p.private + "@example.org",
+		"mcp_config": map[string]any{
+			"sse_servers": []any{map[string]any{"url": "https://mcp.example.org", "api_key": p.mcp}},
+		},
 		"secrets_store": map[string]any{
 			"provider_tokens": map[string]any{"github": map[string]any{"token": p.secret}},
 			"custom_secrets":  map[string]any{"CUSTOM": map[string]any{"secret": p.secret, "description": p.private}},
@@ -135,7 +146,8 @@ func (w *World) Secrets() map[string]string {
 	defer w.mu.Unlock()
 	all := map[string]string{
 		"A's secret": w.a.secret, "B's secret": w.b.secret, "A's MCP secret": w.a.mcp, "B's MCP secret": w.b.mcp,
-		"A's key": w.a.key, "B's key": w.b.key, "the operator's key": w.operator, "the key of A's sandbox": w.a.sandboxKey, "the key of B's sandbox": w.b.sandboxKey,
+		"A's key": w.a.key, "B's key": w.b.key, "the operator's key": w.operator, "the key of A's sandbox": w.a.sandboxKey,
+		"the key of B's sandbox": w.b.sandboxKey,
 	}
 	for i, key := range w.issued {
 		all[fmt.Sprintf("the key or token %d that was issued", i+1)] = key

@@ -38,7 +38,8 @@ func (r *request) String() string {
 	if len(body) > 1500 {
 		body = body[:1500] + fmt.Sprintf("… (%d bytes)", len(r.body))
 	}
-	return fmt.Sprintf("%s as %s: %s %s%s %v %q", r.op.id, r.caller.name, r.method, r.node, clip(r.target, 600), r.header, body)
+	return fmt.Sprintf("%s as %s: %s %s%s %v %q", r.op.id, r.caller.name, r.method, r.node, clip(r.target, 600),
+		r.header, body)
 }
 
 // clip shortens a text for display.
@@ -62,7 +63,14 @@ func (m *maker) next() *request {
 	if m.rng.IntN(100) < 12 { // most requests remove something, or take it away from A
 		op = m.founding(op)
 	}
-	r := &request{op: op, caller: m.world.callerOf(m.rng, op.access), node: pick(m.rng, m.world.nodes), method: op.method, header: map[string]string{}, sound: true}
+	r := &request{
+		op:     op,
+		caller: m.world.callerOf(m.rng, op.access),
+		node:   pick(m.rng, m.world.nodes),
+		method: op.method,
+		header: map[string]string{},
+		sound:  true,
+	}
 	g := &generator{rng: m.rng, secret: m.world.secretOf(r.caller), mcpSecret: m.world.mcpSecretOf(r.caller)}
 	g.ids = func(name string) string {
 		id := m.world.idOf(m.rng, r.caller, op.access, name)
@@ -80,7 +88,8 @@ func (m *maker) next() *request {
 		m.breakHeader(r)
 	}
 	if m.rng.IntN(100) < 3 {
-		r.method, r.elsewhere, r.sound = pick(m.rng, []string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "BREW", "TRACE", "get"}), true, false
+		r.method, r.elsewhere, r.sound = pick(m.rng,
+			[]string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "BREW", "TRACE", "get"}), true, false
 	}
 	if r.caller.bearer {
 		r.header["Authorization"] = "Bearer " + r.caller.key
@@ -92,7 +101,8 @@ func (m *maker) next() *request {
 
 // removes reports whether an operation takes away what most others need to get to their end.
 func removes(id string) bool {
-	return slices.Contains([]string{"sandbox.delete", "sandbox.pause", "sandbox.rotate_key", "sandbox.operator_delete", "sandbox.operator_pause",
+	return slices.Contains([]string{"sandbox.delete", "sandbox.pause", "sandbox.rotate_key", "sandbox.operator_delete",
+		"sandbox.operator_pause",
 		"sandbox.operator_rotate_key", "conversation.delete", "conversation.operator_delete"}, id)
 }
 
@@ -140,7 +150,33 @@ func (m *maker) segment(r *request, g *generator, p *openapi3.Parameter) string 
 		return url.PathEscape(fmt.Sprint(g.value(p.Schema, m.world.nameOf(r.op, p), 0)))
 	}
 	r.sound, r.elsewhere = false, true
-	return pick(m.rng, []string{"", ".", "..", "%2e%2e", "%2f", "a%2Fb", "%00", "%ff", "%25", ";", ";x=y", "*", "search", "count", strings.Repeat("a", 5000), "%E2%80%AE", "'", "~", "@", ":", "a%0d%0ab", "-1", "0", "%2e%2e%2f%2e%2e%2foperator%2fkeys"})
+	return pick(m.rng,
+		[]string{
+			"",
+			".",
+			"..",
+			"%2e%2e",
+			"%2f",
+			"a%2Fb",
+			"%00",
+			"%ff",
+			"%25",
+			";",
+			";x=y",
+			"*",
+			"search",
+			"count",
+			strings.Repeat("a", 5000),
+			"%E2%80%AE",
+			"'",
+			"~",
+			"@",
+			":",
+			"a%0d%0ab",
+			"-1",
+			"0",
+			"%2e%2e%2f%2e%2e%2foperator%2fkeys",
+		})
 }
 
 func (m *maker) headerValue(g *generator, p *openapi3.Parameter) any {
@@ -155,8 +191,10 @@ func (m *maker) queryValue(r *request, g *generator, p *openapi3.Parameter, quer
 	switch {
 	case g.chance(20):
 		r.sound = false
-		*raw = append(*raw, p.Name+"="+pick(m.rng, []string{"", "%", "%zz", "%00", "%ff", "null", "-1", "0", "101", "1e9", "99999999999999999999", "NaN", "true", "[]", "a&" + p.Name + "=b", "%F0%9F%98%80",
-			strings.Repeat("a", 2000), strings.Repeat("9", 400), "..%2f..", "';--", "2026-13-45T00:00:00Z", "0001-01-01T00:00:00Z", "+", "eyJhIjoxfQ", "_____w"}))
+		*raw = append(*raw, p.Name+"="+pick(m.rng, []string{"", "%", "%zz", "%00", "%ff", "null", "-1", "0", "101", "1e9",
+			"99999999999999999999", "NaN", "true", "[]", "a&" + p.Name + "=b", "%F0%9F%98%80",
+			strings.Repeat("a", 2000), strings.Repeat("9", 400), "..%2f..", "';--", "2026-13-45T00:00:00Z",
+			"0001-01-01T00:00:00Z", "+", "eyJhIjoxfQ", "_____w"}))
 	case p.Name == "page_id":
 		query.Set(p.Name, m.world.token(m.rng))
 	case p.Schema.Value.Type.Is("array"):
@@ -212,14 +250,47 @@ func (m *maker) bodyOf(r *request, g *generator) {
 func (m *maker) breakHeader(r *request) {
 	r.sound = false
 	one := pick(m.rng, [][2]string{
-		{"Content-Type", "text/plain"}, {"Content-Type", "application/xml"}, {"Content-Type", "multipart/form-data; boundary=x"}, {"Content-Type", "application/x-www-form-urlencoded"},
-		{"Content-Type", "application/json; charset=utf-16"}, {"Content-Type", "application/vnd.api+json"}, {"Content-Type", "/;;;="}, {"Content-Type", strings.Repeat("a", 9000)},
-		{"Content-Encoding", "gzip"}, {"Content-Encoding", "br, deflate"}, {"Accept", "text/html"}, {"Accept", "*/*;q=0"}, {"X-HTTP-Method-Override", "DELETE"},
-		{"Idempotency-Key", ""}, {"Idempotency-Key", strings.Repeat("k", 256)}, {"Idempotency-Key", "a b"}, {"Idempotency-Key", "\xff"}, {"Idempotency-Key", "idem:walk-b:walk-1"},
-		{"X-Bivouac-Consistency", "strong"}, {"X-Request-Id", strings.Repeat("r", 500)}, {"X-Request-Id", "a b\"c"}, {"X-Org-Id", "../../x"}, {"X-Access-Token", "x"},
-		{"X-Forwarded-For", "127.0.0.1, ::1, x"}, {"X-Forwarded-Host", "evil.example"}, {"X-Forwarded-Proto", "javascript"}, {"Forwarded", "for=unknown"},
-		{"Origin", "http://evil.example"}, {"Origin", "null"}, {"Cookie", "bivouac_proxy=9999999999.AAAA; a=b"}, {"Range", "bytes=0-1"}, {"If-None-Match", "*"}, {"Expect", "nothing"},
-		{"Referer", "javascript:x"}, {"User-Agent", strings.Repeat("u", 8000)}, {"X-Long", strings.Repeat("x", 80_000)}, {"Accept-Encoding", "gzip;q=nan"}, {"Host-Override", "x"},
+		{"Content-Type", "text/plain"}, {
+			"Content-Type",
+			"application/xml",
+		}, {"Content-Type", "multipart/form-data; boundary=x"}, {"Content-Type", "application/x-www-form-urlencoded"},
+		{
+			"Content-Type",
+			"application/json; charset=utf-16",
+		}, {
+			"Content-Type",
+			"application/vnd.api+json",
+		}, {"Content-Type", "/;;;="}, {"Content-Type", strings.Repeat("a", 9000)},
+		{"Content-Encoding", "gzip"}, {
+			"Content-Encoding",
+			"br, deflate",
+		}, {"Accept", "text/html"}, {"Accept", "*/*;q=0"}, {"X-HTTP-Method-Override", "DELETE"},
+		{"Idempotency-Key", ""}, {
+			"Idempotency-Key",
+			strings.Repeat("k", 256),
+		}, {"Idempotency-Key", "a b"}, {"Idempotency-Key", "\xff"}, {"Idempotency-Key", "idem:walk-b:walk-1"},
+		{
+			"X-Bivouac-Consistency",
+			"strong",
+		}, {
+			"X-Request-Id",
+			strings.Repeat("r", 500),
+		}, {"X-Request-Id", "a b\"c"}, {"X-Org-Id", "../../x"}, {"X-Access-Token", "x"},
+		{
+			"X-Forwarded-For",
+			"127.0.0.1, ::1, x",
+		}, {"X-Forwarded-Host", "evil.example"}, {"X-Forwarded-Proto", "javascript"}, {"Forwarded", "for=unknown"},
+		{
+			"Origin",
+			"http://evil.example",
+		}, {"Origin", "null"}, {
+			"Cookie",
+			"bivouac_proxy=9999999999.AAAA; a=b",
+		}, {"Range", "bytes=0-1"}, {"If-None-Match", "*"}, {"Expect", "nothing"},
+		{"Referer", "javascript:x"}, {
+			"User-Agent",
+			strings.Repeat("u", 8000),
+		}, {"X-Long", strings.Repeat("x", 80_000)}, {"Accept-Encoding", "gzip;q=nan"}, {"Host-Override", "x"},
 	})
 	r.header[one[0]] = one[1]
 }
@@ -287,7 +358,15 @@ func (r *request) send(client *http.Client, deadline time.Duration) (a answer, r
 
 // isOurs reports whether Go's client rejected a request.
 func isOurs(err error) bool {
-	for _, text := range []string{"invalid header", "invalid method", "malformed", "ContentLength=", "can't write", "invalid URI", "invalid control character"} {
+	for _, text := range []string{
+		"invalid header",
+		"invalid method",
+		"malformed",
+		"ContentLength=",
+		"can't write",
+		"invalid URI",
+		"invalid control character",
+	} {
 		if strings.Contains(err.Error(), text) {
 			return true
 		}

@@ -83,7 +83,14 @@ func (g *generator) text(s *openapi3.Schema, name string) any {
 	case "uuid":
 		return fmt.Sprintf("%08x-0000-4000-8000-%012x", g.rng.Uint32(), g.rng.Uint32())
 	case "date-time":
-		return pick(g.rng, []string{"2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456+02:00", "1970-01-01T00:00:00", "9999-12-31T23:59:59Z", time.Now().UTC().Format(time.RFC3339)})
+		return pick(g.rng,
+			[]string{
+				"2026-01-02T03:04:05Z",
+				"2026-01-02T03:04:05.123456+02:00",
+				"1970-01-01T00:00:00",
+				"9999-12-31T23:59:59Z",
+				time.Now().UTC().Format(time.RFC3339),
+			})
 	}
 	if text, there := s.Example.(string); there && (s.Pattern != "" || g.chance(80)) {
 		return text
@@ -100,8 +107,11 @@ func (g *generator) text(s *openapi3.Schema, name string) any {
 
 // plainTexts are unusual, valid texts.
 func plainTexts() []string {
-	return []string{"", "a", "Hello, world", "naïve café", "日本語テキスト", "👩‍👩‍👧‍👦🏳️‍🌈", "\u202eevil\u202c", "a\u0301\u0327", "line\nfeed\ttab", "quote\"back\\slash/",
-		"<script>alert(1)</script>", "' OR '1'='1", "${HOME} $(id) `id`", "%s%n%x", "../../etc/passwd", "null", "true", "0", "\u2028\u2029", "\ufeffbom", "{{7*7}}", "main"}
+	return []string{"", "a", "Hello, world", "naïve café", "日本語テキスト",
+		"👩‍👩‍👧‍👦🏳️‍🌈", "\u202eevil\u202c", "a\u0301\u0327", "line\nfeed\ttab",
+		"quote\"back\\slash/",
+		"<script>alert(1)</script>", "' OR '1'='1", "${HOME} $(id) `id`", "%s%n%x", "../../etc/passwd", "null", "true", "0",
+		"\u2028\u2029", "\ufeffbom", "{{7*7}}", "main"}
 }
 
 func (g *generator) integer(s *openapi3.Schema) any {

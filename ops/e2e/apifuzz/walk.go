@@ -77,10 +77,24 @@ func (w *World) Walk(ctx context.Context, cfg Config) (Report, error) {
 	}
 	ctx, stop := context.WithTimeout(ctx, cfg.For)
 	defer stop()
-	run := &walk{cfg: cfg, world: w, list: list, stop: stop, report: Report{Statuses: map[int]int{}, Refused: map[string]int{}, Operations: map[string]int{}, Succeeded: map[string]int{}}}
+	run := &walk{
+		cfg:   cfg,
+		world: w,
+		list:  list,
+		stop:  stop,
+		report: Report{
+			Statuses:   map[int]int{},
+			Refused:    map[string]int{},
+			Operations: map[string]int{},
+			Succeeded:  map[string]int{},
+		},
+	}
 	transport := &http.Transport{MaxIdleConnsPerHost: cfg.Workers, DisableCompression: true}
 	defer transport.CloseIdleConnections()
-	run.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	run.client = &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	var workers sync.WaitGroup
 	for i := range cfg.Workers {
 		workers.Go(func() { run.work(ctx, rand.New(rand.NewPCG(cfg.Seed, uint64(i)))) })
@@ -121,7 +135,9 @@ func (k *walk) note(r *request, a answer, err error, fault string) {
 			k.world.learn(r.op, r.caller, a.body)
 		}
 	case errors.Is(err, context.DeadlineExceeded):
-		found = []Failure{{Rule: fmt.Sprintf("no answer within %s", k.cfg.Deadline), Request: r.String(), Detail: err.Error()}}
+		found = []Failure{
+			{Rule: fmt.Sprintf("no answer within %s", k.cfg.Deadline), Request: r.String(), Detail: err.Error()},
+		}
 	case fault == "" && r.missing == 0 && len(r.body) < 1<<20 && r.sound:
 		found = []Failure{{Rule: "the connection broke off", Request: r.String(), Detail: err.Error()}}
 	}
@@ -178,7 +194,8 @@ func (k *walk) compare(before string) error {
 	defer k.mu.Unlock()
 	k.report.Snapshots++
 	if now != before {
-		k.report.Failures = append(k.report.Failures, Failure{Rule: "what is B's changed", Request: "(one of those before)", Detail: before + "\n--- and now\n" + now})
+		k.report.Failures = append(k.report.Failures,
+			Failure{Rule: "what is B's changed", Request: "(one of those before)", Detail: before + "\n--- and now\n" + now})
 		k.stop()
 	}
 	return nil

@@ -121,13 +121,19 @@ func (w *World) idOf(rng *rand.Rand, c caller, access, name string) string {
 		// A random number must not be a key that the run needs.
 		return pick(rng, append([]string{"999999999"}, w.of[kind]...))
 	}
-	foreign := map[string]string{"sandbox": w.b.sandbox, "conversation": w.b.conversation, "task": w.b.task, "user": w.b.name}[kind]
+	foreign := map[string]string{
+		"sandbox":      w.b.sandbox,
+		"conversation": w.b.conversation,
+		"task":         w.b.task,
+		"user":         w.b.name,
+	}[kind]
 	if foreign != "" && c.who != "operator" && rng.IntN(100) < 30 {
 		return foreign
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if main := map[string]string{"sandbox": w.a.sandbox, "conversation": w.a.conversation}[kind]; main != "" && rng.IntN(100) < 25 {
+	if main := map[string]string{"sandbox": w.a.sandbox, "conversation": w.a.conversation}[kind]; main != "" &&
+		rng.IntN(100) < 25 {
 		return main
 	}
 	if own := w.of[kind]; len(own) > 0 && rng.IntN(100) < 85 {
@@ -136,7 +142,13 @@ func (w *World) idOf(rng *rand.Rand, c caller, access, name string) string {
 	if kind == "user" && access == "operator" {
 		return "walk-nobody"
 	}
-	return pick(rng, []string{"00000000000000000000000000000000", "6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01", "nosuch", "6F0C4E3B9A7D4C1E8F2B5A6D7C8E9F01"})
+	return pick(rng,
+		[]string{
+			"00000000000000000000000000000000",
+			"6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01",
+			"nosuch",
+			"6F0C4E3B9A7D4C1E8F2B5A6D7C8E9F01",
+		})
 }
 
 // learn collects ids and page tokens from responses to A or an operator.
@@ -145,8 +157,10 @@ func (w *World) learn(op *operation, c caller, body []byte) {
 	if c.who != "a" && c.who != "operator" || json.Unmarshal(body, &v) != nil {
 		return
 	}
-	kind := map[string]string{"sandbox.create": "sandbox", "sandbox.search": "sandbox", "conversation.search": "conversation", "conversation.list": "conversation",
-		"conversation.start": "task", "start_task.search": "task", "api_key.create": "key", "sandbox.share": "share", "sandbox.shares": "share"}[op.id]
+	kind := map[string]string{"sandbox.create": "sandbox", "sandbox.search": "sandbox",
+		"conversation.search": "conversation", "conversation.list": "conversation",
+		"conversation.start": "task", "start_task.search": "task", "api_key.create": "key", "sandbox.share": "share",
+		"sandbox.shares": "share"}[op.id]
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gather(v, kind)
@@ -229,7 +243,20 @@ func (w *World) token(rng *rand.Rand) string {
 		}
 		return t
 	}
-	return pick(rng, []string{"", "0", "100", "-1", "AAAA", "////", "bm90YXRva2Vu", "%", strings.Repeat("A", 1000), w.b.sandbox, w.b.conversation})
+	return pick(rng,
+		[]string{
+			"",
+			"0",
+			"100",
+			"-1",
+			"AAAA",
+			"////",
+			"bm90YXRva2Vu",
+			"%",
+			strings.Repeat("A", 1000),
+			w.b.sandbox,
+			w.b.conversation,
+		})
 }
 
 // ofSandbox returns a sandbox of A's with its key.
@@ -274,7 +301,12 @@ func (w *World) callerOf(rng *rand.Rand, access string) caller {
 	a := caller{name: "A", key: w.a.key, who: "a", bearer: rng.IntN(3) == 0}
 	operator := caller{name: "the operator", key: w.operator, who: "operator"}
 	own := w.ofSandbox()
-	strangers := []caller{{name: "nobody"}, {name: "a stranger", key: "bvk_AAAAAAAAAAAA_" + strings.Repeat("B", 43)}, {name: "a liar", key: w.a.key + "x"}, {name: "B's id", key: w.b.sandbox, bearer: true}}
+	strangers := []caller{
+		{name: "nobody"},
+		{name: "a stranger", key: "bvk_AAAAAAAAAAAA_" + strings.Repeat("B", 43)},
+		{name: "a liar", key: w.a.key + "x"},
+		{name: "B's id", key: w.b.sandbox, bearer: true},
+	}
 	n := rng.IntN(100)
 	switch {
 	case n < 5:
@@ -375,8 +407,10 @@ func (w *World) snapshot() (string, error) {
 		lines = append(lines, path+" "+code.ReplaceAllString(text, "#bivouac="))
 		return nil
 	}
-	for _, path := range []string{"/api/settings", "/api/v1/app-conversations/search", "/api/v1/app-conversations?ids=" + w.b.conversation, "/api/v1/app-conversations/count",
-		"/api/v1/sandboxes/search", "/api/v1/app-conversations/start-tasks/search", "/sandboxes/" + w.b.sandbox + "/AGENT_SERVER/api/conversations/search",
+	for _, path := range []string{"/api/settings", "/api/v1/app-conversations/search",
+		"/api/v1/app-conversations?ids=" + w.b.conversation, "/api/v1/app-conversations/count",
+		"/api/v1/sandboxes/search", "/api/v1/app-conversations/start-tasks/search",
+		"/sandboxes/" + w.b.sandbox + "/AGENT_SERVER/api/conversations/search",
 		"/sandboxes/" + w.b.sandbox + "/AGENT_SERVER/api/conversations/" + w.b.conversation + "/events/count"} {
 		if err := ask(w.b.key, path); err != nil {
 			return "", err

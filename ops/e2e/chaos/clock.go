@@ -64,7 +64,17 @@ func NewMail(dir, name string, seed uint64) (*Mail, error) {
 // Set takes effect from the node's next message on.
 func (m *Mail) Set(l Lateness) error {
 	raw := make([]byte, 8)
-	word := uint64(l.Twice) | uint64(l.Held)<<8 | uint64(l.Lost)<<16 | uint64(l.Snapshots)<<24 | uint64(l.Most/time.Millisecond)<<32
+	word := uint64(
+		l.Twice,
+	) | uint64(
+		l.Held,
+	)<<8 | uint64(
+		l.Lost,
+	)<<16 | uint64(
+		l.Snapshots,
+	)<<24 | uint64(
+		l.Most/time.Millisecond,
+	)<<32
 	binary.NativeEndian.PutUint64(raw, word)
 	_, err := m.file.WriteAt(raw, 0)
 	return err

@@ -42,7 +42,8 @@ const (
 )
 
 var remedyWords = map[remedy]string{
-	emptyIt: "then emptied", newestBack: "then with the newest again", adoptIt: "then adopted", movedIt: "that is the newest, adopted",
+	emptyIt: "then emptied", newestBack: "then with the newest again", adoptIt: "then adopted",
+	movedIt: "that is the newest, adopted",
 }
 
 // older is an older copy of a data directory, and the id of its member.
@@ -221,7 +222,8 @@ func (n *Nemesis) mustRefuse(place *testcluster.Node, words ...string) error {
 	})
 	if err != nil {
 		place.Kill()
-		return fmt.Errorf("%s runs with a disk that it must refuse (%q):\n%s", place.Name, words, testcluster.Tail(place.Log, 12))
+		return fmt.Errorf("%s runs with a disk that it must refuse (%q):\n%s", place.Name, words,
+			testcluster.Tail(place.Log, 12))
 	}
 	said := lastWords(place.Log)
 	n.say("         %s refuses its disk: %s", place.Name, said)

@@ -58,7 +58,8 @@ func (n *Nemesis) cut(kind Kind, node, leader int, chance *rand.Rand) (string, f
 	default: // Bridge
 		half := len(all) / 2
 		n.apart(all[:half], all[half+1:])
-		return fmt.Sprintf("%s and %s, joined by %s", n.names(all[:half]), n.names(all[half+1:]), n.names(all[half:half+1])), healed
+		return fmt.Sprintf("%s and %s, joined by %s", n.names(all[:half]), n.names(all[half+1:]),
+			n.names(all[half:half+1])), healed
 	}
 }
 

@@ -116,7 +116,8 @@ func (n *Nemesis) endedItself(node int) bool {
 		return true
 	}
 	if n.disks.lost[node]++; n.disks.lost[node] <= maxEnds {
-		n.disks.ended = append(n.disks.ended, fmt.Sprintf("%s ended by itself:\n%s", place.Name, testcluster.Tail(place.Log, 12)))
+		n.disks.ended = append(n.disks.ended,
+			fmt.Sprintf("%s ended by itself:\n%s", place.Name, testcluster.Tail(place.Log, 12)))
 	}
 	return true
 }
@@ -124,7 +125,8 @@ func (n *Nemesis) endedItself(node int) bool {
 // refusal reports whether a process ended because of its disk and said so.
 func refusal(log string) bool {
 	said := lastWords(log)
-	return slices.ContainsFunc([]string{saysCopy, saysObjection, saysTwice}, func(w string) bool { return strings.Contains(said, w) })
+	return slices.ContainsFunc([]string{saysCopy, saysObjection, saysTwice},
+		func(w string) bool { return strings.Contains(said, w) })
 }
 
 // repair restarts nodes that ended by themselves and checks touched disks until ctx ends.

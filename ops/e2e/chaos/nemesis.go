@@ -48,7 +48,13 @@ type Nemesis struct {
 
 // New makes the nemesis of a test cluster. net is nil without a Network; then the schedule must
 // have StackKinds only. say logs the schedule as it is carried out.
-func New(t testing.TB, f *testcluster.Cluster, net *Network, s *Schedule, say func(format string, args ...any)) *Nemesis {
+func New(
+	t testing.TB,
+	f *testcluster.Cluster,
+	net *Network,
+	s *Schedule,
+	say func(format string, args ...any),
+) *Nemesis {
 	t.Helper()
 	n := &Nemesis{
 		cluster: f, net: net, schedule: s, say: say, watch: newWatch(f),
@@ -101,8 +107,10 @@ func (f Figures) String() string {
 		kinds = append(kinds, fmt.Sprintf("%s %d", k, f.Faults[k]))
 		total += f.Faults[k]
 	}
-	return fmt.Sprintf("%d faults (%s), %d starts refused for the disk, %d disks adopted, %d not taken back, %d elections in %d terms, %d forged messages, packets between the nodes: %d passed, %d lost, %d delayed",
-		total, strings.Join(kinds, ", "), f.Refused, f.Adopted, f.Away, f.Elections, f.Terms, f.Forged, f.Packets.Passed, f.Packets.Lost, f.Packets.Delayed)
+	return fmt.Sprintf("%d faults (%s), %d starts refused for the disk, %d disks adopted, %d not taken back, "+
+		"%d elections in %d terms, %d forged messages, packets between the nodes: %d passed, %d lost, %d delayed",
+		total, strings.Join(kinds, ", "), f.Refused, f.Adopted, f.Away, f.Elections, f.Terms, f.Forged, f.Packets.Passed,
+		f.Packets.Lost, f.Packets.Delayed)
 }
 
 // Figures returns the results so far.

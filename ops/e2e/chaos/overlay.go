@@ -154,7 +154,11 @@ func (o *Overlay) moveClock(file string, packages map[string]string) error {
 		return err
 	}
 	moved := bytes.Clone(text)
-	for from, to := range map[string]string{"time.Now(": "drillNow(", "time.Since(": "drillSince(", "time.Until(": "drillUntil("} {
+	for from, to := range map[string]string{
+		"time.Now(":   "drillNow(",
+		"time.Since(": "drillSince(",
+		"time.Until(": "drillUntil(",
+	} {
 		moved = bytes.ReplaceAll(moved, []byte(from), []byte(to))
 	}
 	if bytes.Equal(moved, text) {

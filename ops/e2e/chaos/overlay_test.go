@@ -37,7 +37,14 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 	if err := errors.Join(o.HoldMessages(), o.MoveClocks()); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"cluster/propose.go", "cluster/drill_clock.go", "cluster/drill_mail.go", "httpapi/call.go", "scheduler/steps.go", "fsm/command_ids.go"} {
+	for _, file := range []string{
+		"cluster/propose.go",
+		"cluster/drill_clock.go",
+		"cluster/drill_mail.go",
+		"httpapi/call.go",
+		"scheduler/steps.go",
+		"fsm/command_ids.go",
+	} {
 		if o.changed[file] == nil {
 			t.Errorf("%s is not changed", file)
 		}
@@ -55,7 +62,8 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 // TestMutations_Build: every mutation finds its functions, and the program builds with all of
 // them. A renamed function would show in the long drills only.
 func TestMutations_Build(t *testing.T) {
-	overlay, err := Build(t.TempDir(), StaleReads, NoCommandIDs, AnyAnswer, AnySender, LateSnapshots, MissingItems, MixedListings)
+	overlay, err := Build(t.TempDir(), StaleReads, NoCommandIDs, AnyAnswer, AnySender, LateSnapshots, MissingItems,
+		MixedListings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,11 @@ const (
 
 // stackClasses are the kinds that kindClasses does not have and that need Nomad or Vault.
 var stackClasses = map[Kind][]class{
-	KillTwo: {processes}, KillNomad: {stack}, KillVault: {stack}, SealVault: {stack}, RevokeTokens: {stack}, FreezeClient: {stack}, CollectNomad: {stack},
+	KillTwo: {
+		processes,
+	}, KillNomad: {
+		stack,
+	}, KillVault: {stack}, SealVault: {stack}, RevokeTokens: {stack}, FreezeClient: {stack}, CollectNomad: {stack},
 }
 
 // kindClasses lists the kinds of faults of nodes, their disks and their network with the classes
@@ -74,7 +78,11 @@ var kindClasses = map[Kind][]class{
 	KillLeader: {processes}, KillNode: {processes}, KillAll: {processes}, PauseLeader: {processes}, PauseNode: {processes},
 	RollingRestart: {processes}, Bounce: {processes},
 	IsolateLeader: {cuts}, Minority: {cuts}, DeafNode: {cuts}, MuteNode: {cuts}, Bridge: {cuts},
-	Slow: {packets}, Lossy: {packets}, Late: {messages}, LateSnapshot: {processes, messages}, ClockJump: {clocks}, ClockElection: {processes, clocks},
+	Slow: {
+		packets,
+	}, Lossy: {
+		packets,
+	}, Late: {messages}, LateSnapshot: {processes, messages}, ClockJump: {clocks}, ClockElection: {processes, clocks},
 	Forged: {strangers}, EmptyDisk: {processes}, SameName: {processes}, NewName: {processes},
 	// A member that can't be reached can't object to a disk that went back or runs twice.
 	OldDisk: {processes, cuts, packets}, RolledBack: {processes, cuts, packets}, CloneDisk: {processes, cuts, packets},
@@ -85,7 +93,8 @@ func Kinds() []Kind { return slices.Sorted(maps.Keys(kindClasses)) }
 
 // StackKinds lists the kinds of faults on the whole stack, in order. They need no Network.
 func StackKinds() []Kind {
-	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(stackClasses)), KillLeader, KillNode, KillAll, PauseLeader, PauseNode)))
+	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(stackClasses)), KillLeader, KillNode, KillAll,
+		PauseLeader, PauseNode)))
 }
 
 // classesOf returns the classes of a kind.

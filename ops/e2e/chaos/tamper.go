@@ -88,7 +88,8 @@ func (n *Nemesis) change(node int, t *touch, chance *rand.Rand) (string, error) 
 		peer = fmt.Sprintf("%s:%d", n.net.Host(node), 8310+made%1000)
 		what += " at another address"
 	}
-	return what, errors.Join(place.Configure(func(c *nodeconfig.Config) { c.Name, c.Peer = name, peer }), place.EmptyData(), n.cluster.TellPeers())
+	return what, errors.Join(place.Configure(func(c *nodeconfig.Config) { c.Name, c.Peer = name, peer }),
+		place.EmptyData(), n.cluster.TellPeers())
 }
 
 // changed records that a disk has been changed.
@@ -117,7 +118,8 @@ func (n *Nemesis) bounce(ctx context.Context, node int, chance *rand.Rand) (stri
 		slowest = max(slowest, time.Since(begin))
 	}
 	err := errors.Join(errs...)
-	return fmt.Sprintf("%s, %d times, its port back within %s", n.names([]int{node}), times, slowest.Round(time.Millisecond)), func() error { return err }
+	return fmt.Sprintf("%s, %d times, its port back within %s", n.names([]int{node}), times,
+		slowest.Round(time.Millisecond)), func() error { return err }
 }
 
 // answers waits, within bounds, until a node's port accepts connections.
@@ -136,7 +138,12 @@ func (n *Nemesis) answers(ctx context.Context, node int) {
 
 // late makes the nodes send messages late and twice.
 func (n *Nemesis) late(chance *rand.Rand) (string, func() error) {
-	l := Lateness{Twice: 10, Held: 5, Lost: 2, Most: []time.Duration{200 * time.Millisecond, time.Second, 4 * time.Second}[chance.IntN(3)]}
+	l := Lateness{
+		Twice: 10,
+		Held:  5,
+		Lost:  2,
+		Most:  []time.Duration{200 * time.Millisecond, time.Second, 4 * time.Second}[chance.IntN(3)],
+	}
 	if chance.IntN(2) == 0 {
 		l.Twice, l.Lost = 40, 0
 	}

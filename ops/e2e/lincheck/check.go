@@ -220,7 +220,8 @@ func (v *Verdict) settings(key string, ops []Op) {
 		if read.Do != Read || read.Outcome != Done {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(log, read.Index+1, func(op Op, i uint64) int { return int(int64(op.Index) - int64(i)) })
+		at, _ := slices.BinarySearchFunc(log, read.Index+1,
+			func(op Op, i uint64) int { return int(int64(op.Index) - int64(i)) })
 		var last *Op // the last acknowledged write at or below the read's index
 		if at > 0 {
 			last = &log[at-1]
@@ -238,9 +239,11 @@ func (v *Verdict) settings(key string, ops []Op) {
 		case writer.Outcome == Nothing:
 			v.wrong("settings %s: %q at index %d on %s was refused: %s", key, read.Out.B, read.Index, read.Node, writer.Error)
 		case writer.Outcome == Done && (last == nil || writer.Index != last.Index):
-			v.wrong("settings %s: at index %d %s shows the write of index %d, not the last one", key, read.Index, read.Node, writer.Index)
+			v.wrong("settings %s: at index %d %s shows the write of index %d, not the last one", key, read.Index, read.Node,
+				writer.Index)
 		case read.Out.C != writer.In.C:
-			v.wrong("settings %s: at index %d %s shows %q of another write than %q", key, read.Index, read.Node, read.Out.C, read.Out.B)
+			v.wrong("settings %s: at index %d %s shows %q of another write than %q", key, read.Index, read.Node, read.Out.C,
+				read.Out.B)
 		}
 	}
 }

@@ -48,7 +48,8 @@ func newGroup(ops []Op) *group {
 			g.ordered++
 		}
 	}
-	slices.SortFunc(ids, func(a, b string) int { return ListedBefore(Item{ID: a, Born: born[a]}, Item{ID: b, Born: born[b]}) })
+	slices.SortFunc(ids,
+		func(a, b string) int { return ListedBefore(Item{ID: a, Born: born[a]}, Item{ID: b, Born: born[b]}) })
 	for i, id := range ids {
 		g.place[id] = i
 	}
@@ -168,7 +169,8 @@ func (v *Verdict) listings(ops []Op) {
 			continue
 		}
 		if limit := op.Page.Limit; limit > 0 && (len(op.Items) > limit || op.Page.More && len(op.Items) < limit) {
-			v.wrong("%s list of %s on %s at %s: %d items on a page of %d, more: %t", op.Object, op.Of, op.Node, op.Call, len(op.Items), limit, op.Page.More)
+			v.wrong("%s list of %s on %s at %s: %d items on a page of %d, more: %t", op.Object, op.Of, op.Node, op.Call,
+				len(op.Items), limit, op.Page.More)
 		}
 		if !slices.IsSortedFunc(op.Items, ListedBefore) {
 			v.wrong("%s list of %s on %s at %s is not in order: %v", op.Object, op.Of, op.Node, op.Call, op.Items)

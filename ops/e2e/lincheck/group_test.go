@@ -64,26 +64,38 @@ func TestJudge_Listings(t *testing.T) {
 	whole, two := Page{Limit: 100}, Page{Limit: 2}
 	// The conversations a, b and c exist after the first ten milliseconds.
 	begin := []Op{
-		during(0, 1, 1, on("a", Create, "a1")), during(2, 3, 2, on("b", Create, "b1")), during(4, 9, 3, on("c", Create, "c1")),
+		during(0, 1, 1,
+			on("a", Create, "a1")), during(2, 3, 2, on("b", Create, "b1")), during(4, 9, 3, on("c", Create, "c1")),
 	}
 	for name, c := range map[string]struct {
 		ops []Op
 		// wrong is part of the expected finding, "" for none.
 		wrong string
 	}{
-		"all of them":        {[]Op{during(10, 11, 3, shows(whole, "c=c1", "b=b1", "a=a1"))}, ""},
-		"one is missing":     {[]Op{during(10, 11, 3, shows(whole, "c=c1", "a=a1"))}, "has no order"},
-		"missing, by index":  {[]Op{during(10, 11, 3, shows(whole, "c=c1", "a=a1").with(stale))}, "b is missing"},
-		"not there yet":      {[]Op{during(4, 11, 2, shows(whole, "b=b1", "a=a1"))}, ""},
-		"there, then not":    {[]Op{during(5, 6, 3, shows(whole, "c=c1", "b=b1", "a=a1")), during(7, 8, 2, shows(whole, "b=b1", "a=a1"))}, "has no order"},
+		"all of them":       {[]Op{during(10, 11, 3, shows(whole, "c=c1", "b=b1", "a=a1"))}, ""},
+		"one is missing":    {[]Op{during(10, 11, 3, shows(whole, "c=c1", "a=a1"))}, "has no order"},
+		"missing, by index": {[]Op{during(10, 11, 3, shows(whole, "c=c1", "a=a1").with(stale))}, "b is missing"},
+		"not there yet":     {[]Op{during(4, 11, 2, shows(whole, "b=b1", "a=a1"))}, ""},
+		"there, then not": {
+			[]Op{during(5, 6, 3, shows(whole, "c=c1", "b=b1", "a=a1")), during(7, 8, 2, shows(whole, "b=b1", "a=a1"))},
+			"has no order",
+		},
 		"one nobody started": {[]Op{during(10, 11, 3, shows(whole, "d=d1", "c=c1", "b=b1", "a=a1"))}, "has no order"},
-		"deleted":            {[]Op{during(10, 11, 4, on("b", Delete, "")), during(12, 13, 4, shows(whole, "c=c1", "a=a1"))}, ""},
-		"resurrected":        {[]Op{during(10, 11, 4, on("b", Delete, "")), during(12, 13, 4, shows(whole, "c=c1", "b=b1", "a=a1"))}, "has no order"},
+		"deleted": {
+			[]Op{during(10, 11, 4, on("b", Delete, "")), during(12, 13, 4, shows(whole, "c=c1", "a=a1"))},
+			"",
+		},
+		"resurrected": {
+			[]Op{during(10, 11, 4, on("b", Delete, "")), during(12, 13, 4, shows(whole, "c=c1", "b=b1", "a=a1"))},
+			"has no order",
+		},
 		"resurrected, by index": {[]Op{during(10, 11, 4, on("b", Delete, "")),
 			during(12, 13, 4, shows(whole, "c=c1", "b=b1", "a=a1").with(stale))}, "which is older than the delete"},
-		"gone and back": {[]Op{during(10, 11, 0, on("b", Delete, "").with(unknown)), during(12, 13, 4, shows(whole, "c=c1", "a=a1")),
+		"gone and back": {[]Op{during(10, 11, 0,
+			on("b", Delete, "").with(unknown)), during(12, 13, 4, shows(whole, "c=c1", "a=a1")),
 			during(14, 15, 5, shows(whole, "c=c1", "b=b1", "a=a1"))}, "has no order"},
-		"deleted late": {[]Op{during(10, 11, 0, on("b", Delete, "").with(unknown)), during(12, 13, 3, shows(whole, "c=c1", "b=b1", "a=a1")),
+		"deleted late": {[]Op{during(10, 11, 0,
+			on("b", Delete, "").with(unknown)), during(12, 13, 3, shows(whole, "c=c1", "b=b1", "a=a1")),
 			during(14, 15, 4, shows(whole, "c=c1", "a=a1"))}, ""},
 		// Each conversation by itself is linearizable; the group is not.
 		"two states mixed": {[]Op{during(10, 11, 4, on("a", Rename, "a2")), during(12, 13, 5, on("b", Rename, "b2")),
@@ -91,12 +103,19 @@ func TestJudge_Listings(t *testing.T) {
 		"not mixed": {[]Op{during(10, 11, 4, on("a", Rename, "a2")), during(12, 13, 5, on("b", Rename, "b2")),
 			during(9, 20, 4, shows(whole, "c=c1", "b=b1", "a=a2"))}, ""},
 		"two that differ": {[]Op{during(10, 30, 5, on("a", Rename, "a2")), during(10, 30, 4, on("b", Rename, "b2")),
-			during(11, 29, 4, shows(whole, "c=c1", "b=b2", "a=a1")), during(11, 29, 5, shows(whole, "c=c1", "b=b1", "a=a2"))}, "has no order"},
+			during(11, 29, 4,
+				shows(whole, "c=c1", "b=b2", "a=a1")), during(11, 29, 5, shows(whole, "c=c1", "b=b1", "a=a2"))}, "has no order"},
 		"mixed, stale": {[]Op{during(10, 11, 4, on("a", Rename, "a2")), during(12, 13, 5, on("b", Rename, "b2")),
 			during(9, 20, 5, shows(whole, "c=c1", "b=b2", "a=a1").with(stale))}, "which is older than the rename a2"},
 		"from behind its index": {[]Op{during(10, 11, 4, on("a", Rename, "a2")), during(12, 13, 5, on("b", Rename, "b2")),
 			during(9, 20, 4, shows(whole, "c=c1", "b=b2", "a=a2").with(stale))}, "which was written behind that index"},
-		"stale":        {[]Op{during(10, 11, 4, on("a", Rename, "a2")), during(12, 13, 3, shows(whole, "c=c1", "b=b1", "a=a1").with(stale)).with(func(op *Op) { op.Node = "n2" })}, ""},
+		"stale": {
+			[]Op{
+				during(10, 11, 4, on("a", Rename, "a2")),
+				during(12, 13, 3, shows(whole, "c=c1", "b=b1", "a=a1").with(stale)).with(func(op *Op) { op.Node = "n2" }),
+			},
+			"",
+		},
 		"out of order": {[]Op{during(10, 11, 3, shows(whole, "b=b1", "c=c1", "a=a1"))}, "is not in order"},
 		"one twice":    {[]Op{during(10, 11, 3, shows(whole, "c=c1", "b=b1", "b=b1", "a=a1"))}, "shows b again"},
 		"pages": {[]Op{during(10, 11, 3, shows(Page{Limit: 2, More: true}, "c=c1", "b=b1")),
@@ -105,24 +124,53 @@ func TestJudge_Listings(t *testing.T) {
 		"a page without one": {[]Op{during(10, 11, 3, shows(whole, "c=c1", "b=b1", "a=a1")),
 			during(12, 13, 3, shows(Page{Limit: 2, More: true}, "c=c1", "a=a1"))}, "has no order"},
 		"a page that ends too soon": {[]Op{during(10, 11, 3, shows(Page{Limit: 2, More: true}, "c=c1", "b=b1")),
-			during(12, 13, 3, shows(Page{Limit: 2, After: "b"})), during(12, 13, 3, shows(whole, "c=c1", "b=b1", "a=a1"))}, "has no order"},
-		"a page that promises too much": {[]Op{during(10, 11, 3, shows(Page{Limit: 3, More: true}, "c=c1", "b=b1", "a=a1"))}, "has no order"},
+			during(12, 13, 3,
+				shows(Page{Limit: 2, After: "b"})), during(12, 13, 3, shows(whole, "c=c1", "b=b1", "a=a1"))}, "has no order"},
+		"a page that promises too much": {
+			[]Op{during(10, 11, 3, shows(Page{Limit: 3, More: true}, "c=c1", "b=b1", "a=a1"))},
+			"has no order",
+		},
 		"between two pages": {[]Op{during(10, 11, 3, shows(Page{Limit: 2, More: true}, "c=c1", "b=b1")),
 			during(12, 13, 4, on("b", Delete, "")), during(14, 15, 4, shows(Page{Limit: 2, After: "b"}, "a=a1"))}, ""},
 		"a start nobody was told of": {[]Op{during(10, 11, 0, on("", Create, "d1").with(unknown)),
-			during(12, 13, 4, shows(whole, "d=d1", "c=c1", "b=b1", "a=a1")), during(14, 15, 4, shows(whole, "d=d1", "c=c1", "b=b1", "a=a1"))}, ""},
+			during(12, 13, 4,
+				shows(whole, "d=d1", "c=c1", "b=b1",
+					"a=a1")), during(14, 15, 4, shows(whole, "d=d1", "c=c1", "b=b1", "a=a1"))}, ""},
 		"a start that only a page hints at": {[]Op{during(10, 11, 0, on("", Create, "d1").with(unknown)),
 			during(12, 13, 3, shows(Page{Limit: 3, More: true}, "c=c1", "b=b1", "a=a1"))}, ""},
 		"a start that came and went": {[]Op{during(10, 11, 0, on("", Create, "d1").with(unknown)),
-			during(12, 13, 4, shows(whole, "d=d1", "c=c1", "b=b1", "a=a1")), during(14, 15, 4, shows(whole, "c=c1", "b=b1", "a=a1"))}, "has no order"},
+			during(12, 13, 4,
+				shows(whole, "d=d1", "c=c1", "b=b1",
+					"a=a1")), during(14, 15, 4, shows(whole, "c=c1", "b=b1", "a=a1"))}, "has no order"},
 		"specs": {[]Op{during(10, 11, 4, applies("x", "p", "q")), during(12, 13, 5, applies("y", "q")),
 			during(14, 15, 5, specs("p=x", "q=y"))}, ""},
 		"specs in part": {[]Op{during(10, 11, 4, applies("x", "p", "q")), during(12, 20, 5, applies("y", "p", "q")),
 			during(13, 15, 5, specs("p=x", "q=y"))}, "has no order"},
-		"an old spec":             {[]Op{during(10, 11, 4, applies("x", "p")), during(12, 13, 5, applies("y", "p")), during(14, 15, 5, specs("p=x"))}, "has no order"},
-		"an old spec, by index":   {[]Op{during(10, 11, 4, applies("x", "p")), during(12, 13, 5, applies("y", "p")), during(14, 15, 5, specs("p=x").with(stale))}, "which is older than the put y"},
-		"a spec nobody applied":   {[]Op{during(10, 11, 4, applies("x", "p")), during(14, 15, 5, specs("p=z").with(stale))}, "which was never written"},
-		"a replay that undoes it": {[]Op{during(10, 11, 4, applies("x", "p")), during(12, 13, 5, applies("y", "p")), during(14, 15, 4, Op{Object: Spec, Do: Replay}), during(16, 17, 5, specs("p=x"))}, "has no order"},
+		"an old spec": {
+			[]Op{during(10, 11, 4, applies("x", "p")), during(12, 13, 5, applies("y", "p")), during(14, 15, 5, specs("p=x"))},
+			"has no order",
+		},
+		"an old spec, by index": {
+			[]Op{
+				during(10, 11, 4, applies("x", "p")),
+				during(12, 13, 5, applies("y", "p")),
+				during(14, 15, 5, specs("p=x").with(stale)),
+			},
+			"which is older than the put y",
+		},
+		"a spec nobody applied": {
+			[]Op{during(10, 11, 4, applies("x", "p")), during(14, 15, 5, specs("p=z").with(stale))},
+			"which was never written",
+		},
+		"a replay that undoes it": {
+			[]Op{
+				during(10, 11, 4, applies("x", "p")),
+				during(12, 13, 5, applies("y", "p")),
+				during(14, 15, 4, Op{Object: Spec, Do: Replay}),
+				during(16, 17, 5, specs("p=x")),
+			},
+			"has no order",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRecorder()
@@ -290,7 +338,8 @@ func TestJudge_TrueHistories(t *testing.T) {
 	doctored := 0
 	for seed := range uint64(60) {
 		p := &play{
-			rand: rand.New(rand.NewPCG(seed, 0)), titles: map[string]string{}, born: map[string]time.Time{}, listed: map[string]bool{}, hidden: map[string]bool{}, past: map[uint64][]Item{},
+			rand: rand.New(rand.NewPCG(seed, 0)), titles: map[string]string{}, born: map[string]time.Time{},
+			listed: map[string]bool{}, hidden: map[string]bool{}, past: map[uint64][]Item{},
 		}
 		clients, each := 6, 50
 		if seed < 3 { // many clients: the search must be fast as well

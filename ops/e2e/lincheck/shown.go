@@ -46,7 +46,8 @@ func (v *Verdict) shown(ops []Op) {
 		}
 		for id := range s.writes {
 			if op.sees(id) == gone && s.isThere(id, op.Index) {
-				v.wrong("%s %s of %s: at index %d on %s at %s %s is missing", op.Object, op.Do, op.Of, op.Index, op.Node, op.Call, id)
+				v.wrong("%s %s of %s: at index %d on %s at %s %s is missing", op.Object, op.Do, op.Of, op.Index, op.Node, op.Call,
+					id)
 			}
 		}
 	}

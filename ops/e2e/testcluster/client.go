@@ -412,7 +412,8 @@ func (s Sandbox) WriteFile(path, content string) error {
 	if err = errors.Join(err, w.Close()); err != nil {
 		return err
 	}
-	a, err := s.Inside().Try(http.MethodPost, "/api/file/upload?path="+url.QueryEscape(path), &buf, "Content-Type", w.FormDataContentType())
+	a, err := s.Inside().Try(http.MethodPost, "/api/file/upload?path="+url.QueryEscape(path), &buf, "Content-Type",
+		w.FormDataContentType())
 	if err == nil {
 		err = a.Decode(nil)
 	}
@@ -443,7 +444,8 @@ func (s Sandbox) Shell(command string) (string, error) {
 		Stdout *string `json:"stdout"`
 		Stderr *string `json:"stderr"`
 	}
-	if err := s.Inside().Do(http.MethodPost, "/api/bash/execute_bash_command", map[string]any{"command": command}, &out); err != nil {
+	if err := s.Inside().Do(http.MethodPost, "/api/bash/execute_bash_command", map[string]any{"command": command},
+		&out); err != nil {
 		return "", err
 	}
 	if out.Stdout == nil {

@@ -182,7 +182,8 @@ func (f *Cluster) startStores(ctx context.Context, t testing.TB, o Options) {
 	if o.Net != nil {
 		o.Nomad += fmt.Sprintf("\nclient {\n  network_interface = %q\n}\n", o.Net.Device())
 	}
-	f.Nomad, err = local.StartNomad(ctx, local.NomadOptions{Dir: filepath.Join(f.Dir, "nomad"), Vault: f.Vault, Extra: o.Nomad, ACL: o.ACL})
+	f.Nomad, err = local.StartNomad(ctx,
+		local.NomadOptions{Dir: filepath.Join(f.Dir, "nomad"), Vault: f.Vault, Extra: o.Nomad, ACL: o.ACL})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Nomad.Close()) })
 }
@@ -214,7 +215,8 @@ func (f *Cluster) buildOne(ctx context.Context, o Options, pkg, out string) erro
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", o.Tags, "-overlay", o.Overlay, "-o", out, "./cmd/"+pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", o.Tags, "-overlay", o.Overlay, "-o",
+		out, "./cmd/"+pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
@@ -268,7 +270,8 @@ func (f *Cluster) startNodes(ctx context.Context, t testing.TB, o Options) {
 	t.Helper()
 	count := cmp.Or(o.Nodes, 3)
 	all := nodeconfig.Config{
-		TLS: filepath.Join(f.Dir, "tls"), SecretID: filepath.Join(f.Dir, "secret-id"), LogLevel: cmp.Or(o.LogLevel, map[bool]string{true: "info", false: "debug"}[o.Bare]),
+		TLS: filepath.Join(f.Dir, "tls"), SecretID: filepath.Join(f.Dir, "secret-id"), LogLevel: cmp.Or(o.LogLevel,
+			map[bool]string{true: "info", false: "debug"}[o.Bare]),
 		Raft: cmp.Or(o.Raft, shortLogs), Drain: o.Drain, Backend: o.Backend, Secrets: o.Vault, More: o.Config, Expect: count,
 	}
 	f.stores(ctx, t, o, &all)
@@ -277,7 +280,15 @@ func (f *Cluster) startNodes(ctx context.Context, t testing.TB, o Options) {
 		name := fmt.Sprintf("n%d", i+1)
 		dir := filepath.Join(f.Dir, name)
 		must(t, os.Mkdir(dir, 0o700))
-		n := &Node{cluster: f, place: i, Name: name, Program: o.Program, Log: filepath.Join(dir, "log"), file: filepath.Join(dir, "node.hcl"), config: all}
+		n := &Node{
+			cluster: f,
+			place:   i,
+			Name:    name,
+			Program: o.Program,
+			Log:     filepath.Join(dir, "log"),
+			file:    filepath.Join(dir, "node.hcl"),
+			config:  all,
+		}
 		n.host, n.config.HTTP, n.config.Peer = f.place(t, i)
 		n.config.Data = filepath.Join(dir, "data")
 		if o.DataDir != nil {
@@ -404,12 +415,14 @@ func (f *Cluster) SetDefault(t testing.TB, spec string) {
 	if f.net != nil {
 		host = f.net.Gateway()
 	}
-	text := strings.NewReplacer(`"AGENT"`, strconv.Quote(f.Agent), `"HOST"`, strconv.Quote(host), `"IMAGE"`, strconv.Quote(f.Image)).Replace(strings.Join(f.specs, "\n"))
+	text := strings.NewReplacer(`"AGENT"`, strconv.Quote(f.Agent), `"HOST"`, strconv.Quote(host), `"IMAGE"`,
+		strconv.Quote(f.Image)).Replace(strings.Join(f.specs, "\n"))
 	file := filepath.Join(f.Dir, "specs.hcl")
 	must(t, os.WriteFile(file, []byte(text), 0o600))
 	// The command itself waits only a few seconds for a leader.
 	Eventually(t, "the specs are applied", func() error {
-		_, err := f.Command(t.Context(), "specs", "apply", file, "--replace", "--address", f.Nodes[1].Base, "--api-key-file", f.KeyFile)
+		_, err := f.Command(t.Context(), "specs", "apply", file, "--replace", "--address", f.Nodes[1].Base,
+			"--api-key-file", f.KeyFile)
 		return err
 	})
 }

@@ -60,25 +60,26 @@ func (l *Ledger) stand(t testing.TB, target string) string {
 	// A stopped server sends no response; the default 502 would be one.
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
-	server := &http.Server{Addr: address, ErrorLog: proxy.ErrorLog, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		what, thing := destroys(r)
-		if what == "" {
-			proxy.ServeHTTP(w, r)
-			return
-		}
-		d := Destruction{At: time.Now(), What: what, Thing: thing}
-		if what == "volume" {
-			d.Thing = volumeName(to, thing)
-		}
-		seen := &statusWriter{ResponseWriter: w}
-		defer func() {
-			d.Status = seen.status
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.list = append(l.list, d)
-		}()
-		proxy.ServeHTTP(seen, r)
-	})}
+	server := &http.Server{Addr: address, ErrorLog: proxy.ErrorLog,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			what, thing := destroys(r)
+			if what == "" {
+				proxy.ServeHTTP(w, r)
+				return
+			}
+			d := Destruction{At: time.Now(), What: what, Thing: thing}
+			if what == "volume" {
+				d.Thing = volumeName(to, thing)
+			}
+			seen := &statusWriter{ResponseWriter: w}
+			defer func() {
+				d.Status = seen.status
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.list = append(l.list, d)
+			}()
+			proxy.ServeHTTP(seen, r)
+		})}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -121,7 +122,8 @@ var (
 
 // destroys says what a request would destroy, "" for nothing.
 func destroys(r *http.Request) (what, thing string) {
-	if m := jobPath.FindStringSubmatch(r.URL.Path); m != nil && r.Method == http.MethodDelete && r.URL.Query().Get("purge") == "true" {
+	if m := jobPath.FindStringSubmatch(r.URL.Path); m != nil && r.Method == http.MethodDelete &&
+		r.URL.Query().Get("purge") == "true" {
 		return "purge", m[1]
 	}
 	if m := volumePath.FindStringSubmatch(r.URL.Path); m != nil && r.Method == http.MethodDelete {

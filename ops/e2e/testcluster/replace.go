@@ -29,7 +29,8 @@ func (n *Node) Configure(change func(*nodeconfig.Config)) error {
 	// Other goroutines read these: they are written only when they change.
 	tls := MemberTLS(c.TLS, c.Name)
 	for field, value := range map[*string]string{
-		&n.Base: "http://" + c.HTTP, &n.Peer: c.Peer, &n.Data: c.Data, &n.TLS.CAFile: tls.CAFile, &n.TLS.CertFile: tls.CertFile, &n.TLS.KeyFile: tls.KeyFile,
+		&n.Base: "http://" + c.HTTP, &n.Peer: c.Peer, &n.Data: c.Data, &n.TLS.CAFile: tls.CAFile,
+		&n.TLS.CertFile: tls.CertFile, &n.TLS.KeyFile: tls.KeyFile,
 	} {
 		if *field != value {
 			*field = value
@@ -55,7 +56,8 @@ func (f *Cluster) TellPeers() error {
 // MemberTLS names the files of a member's certificate.
 func MemberTLS(dir, member string) peernet.TLSFiles {
 	return peernet.TLSFiles{
-		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, member+".pem"), KeyFile: filepath.Join(dir, member+"-key.pem"),
+		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, member+".pem"), KeyFile: filepath.Join(dir,
+			member+"-key.pem"),
 	}
 }
 

@@ -136,7 +136,8 @@ func (f *Cluster) vaultBelow(folder string) (entries []string, err error) {
 // SecondMachine starts another Nomad client of the cluster. It ends with the test.
 func (f *Cluster) SecondMachine(t testing.TB) *local.Nomad {
 	t.Helper()
-	machine, err := local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(f.Dir, "machine2"), Vault: f.Vault, Join: f.Nomad})
+	machine, err := local.StartNomad(t.Context(),
+		local.NomadOptions{Dir: filepath.Join(f.Dir, "machine2"), Vault: f.Vault, Join: f.Nomad})
 	must(t, err)
 	t.Cleanup(func() { must(t, errors.Join(machine.Thaw(), machine.Close())) })
 	return machine
@@ -146,7 +147,8 @@ func (f *Cluster) SecondMachine(t testing.TB) *local.Nomad {
 func (f *Cluster) Eligible(t testing.TB, client string, eligible bool) {
 	t.Helper()
 	word := map[bool]string{true: "eligible", false: "ineligible"}[eligible]
-	must(t, f.Nomad.Do(t.Context(), http.MethodPut, "node/"+client+"/eligibility", map[string]any{"Eligibility": word}, nil))
+	must(t, f.Nomad.Do(t.Context(), http.MethodPut, "node/"+client+"/eligibility", map[string]any{"Eligibility": word},
+		nil))
 }
 
 // Foreign is another user's job that must not be touched.

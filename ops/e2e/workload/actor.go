@@ -120,7 +120,8 @@ func (a *actor) start() error {
 	key, spec := a.newKey(), a.of.o.Specs[a.rand.IntN(len(a.of.o.Specs))]
 	var sb testcluster.Sandbox
 	err := a.until("start", func(c testcluster.Client) (bool, error) {
-		answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id="+url.QueryEscape(spec), nil, "Idempotency-Key", key)
+		answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes?sandbox_spec_id="+url.QueryEscape(spec), nil,
+			"Idempotency-Key", key)
 		if err == nil {
 			err = answer.Decode(&sb)
 		}
@@ -214,7 +215,8 @@ func (a *actor) settle(b *owned) error {
 				return true, errGhostVolume
 			}
 			if b.cleaned && strings.Contains(sb.Detail(), "its marker") {
-				if answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes/"+b.id+"/accept-workspace", nil); err != nil || answer.Status/100 != 2 {
+				if answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes/"+b.id+"/accept-workspace", nil); err != nil ||
+					answer.Status/100 != 2 {
 					return false, errors.Join(err, fmt.Errorf("ERROR (%s), accepted: %s", sb.Detail(), answer))
 				}
 			}

@@ -55,7 +55,12 @@ func NewActors(o ActorOptions) *Actors {
 // actor makes one more actor.
 func (w *Actors) actor() *actor {
 	c := w.client()
-	return &actor{client: c, of: w, name: fmt.Sprintf("actor-%d", c.id), plain: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	return &actor{
+		client: c,
+		of:     w,
+		name:   fmt.Sprintf("actor-%d", c.id),
+		plain:  &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+	}
 }
 
 // Run runs the actors until ctx ends, and each one's last action until it is acknowledged.
@@ -108,8 +113,12 @@ func (w *Actors) Check(t testing.TB, foreign ...testcluster.Foreign) string {
 	for name, k := range w.kinds {
 		operations[name] = k.took.seen
 	}
-	return fmt.Sprintf("operations %s; asked again %d times; longest %.1f s (%s); starts that ended in ERROR and were resumed %s; %d messages acknowledged, %d more deliveries where an answer had been lost; %d requests with keys that were gone, %d answered 401; in the end %d running, %d paused; %d things destroyed in Nomad and Vault, each asked for",
-		counted(operations), w.retries, w.longest.Seconds(), w.slowest, counted(w.reasons), messages, again, w.shut, w.refused, len(expected.Running), len(expected.Paused), destroyed)
+	return fmt.Sprintf("operations %s; asked again %d times; longest %.1f s (%s); "+
+		"starts that ended in ERROR and were resumed %s; %d messages acknowledged, "+
+		"%d more deliveries where an answer had been lost; %d requests with keys that were gone, %d answered 401; "+
+		"in the end %d running, %d paused; %d things destroyed in Nomad and Vault, each asked for",
+		counted(operations), w.retries, w.longest.Seconds(), w.slowest, counted(w.reasons), messages, again, w.shut,
+		w.refused, len(expected.Running), len(expected.Paused), destroyed)
 }
 
 func counted(m map[string]int) string {

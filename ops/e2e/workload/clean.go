@@ -9,7 +9,8 @@ import (
 // cleaning clears the root of a workspace as agents do, except for the client's own file. It
 // deletes Bivouac's marker.
 const cleaning = `cd "$(dirname "$OH_CONVERSATIONS_PATH")" && git init -q . && ` +
-	`git clean -ffdxq -e /` + fileName + ` -e /project -e /conversations -e /bash_events && test ! -e .bivouac && echo cleaned`
+	`git clean -ffdxq -e /` + fileName + ` -e /project -e /conversations -e /bash_events && test ! ` +
+	`-e .bivouac && echo cleaned`
 
 // clean makes the agent of a RUNNING sandbox run git clean in its workspace. The sandbox keeps
 // running under any leader. If it is placed anew before the marker was written again, its

@@ -62,7 +62,14 @@ func (c *client) life(node int) uint64 {
 
 // do sends one request to one node and classifies the result. header has pairs of names and
 // values.
-func (c *client) do(ctx context.Context, node int, patience time.Duration, key, method, path string, body any, header ...string) reply {
+func (c *client) do(
+	ctx context.Context,
+	node int,
+	patience time.Duration,
+	key, method, path string,
+	body any,
+	header ...string,
+) reply {
 	r := reply{Node: c.nodes[node].Name, Call: c.rec.Now(), Life: c.life(node)}
 	err := c.send(ctx, node, patience, key, method, path, body, header, &r)
 	r.Return = c.rec.Now()
@@ -81,14 +88,23 @@ func (c *client) do(ctx context.Context, node int, patience time.Duration, key, 
 	return r
 }
 
-func (c *client) send(ctx context.Context, node int, patience time.Duration, key, method, path string, body any, header []string, r *reply) error {
+func (c *client) send(
+	ctx context.Context,
+	node int,
+	patience time.Duration,
+	key, method, path string,
+	body any,
+	header []string,
+	r *reply,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// Go's client retries a request with an Idempotency-Key by itself when its connection
 	// breaks. A refused second attempt says nothing about the first.
 	var wrote atomic.Bool
 	defer func() { r.sent = wrote.Load() }()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { wrote.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx,
+		&httptrace.ClientTrace{WroteHeaderField: func(string, []string) { wrote.Store(true) }})
 	a, err := testcluster.Client{Base: c.nodes[node].Base, Key: key, HTTP: c.http}.Send(ctx, method, path, body, header...)
 	if err != nil {
 		return err // a truncated response does not count

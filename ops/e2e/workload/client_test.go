@@ -56,7 +56,9 @@ func TestSend_KnowsOfTheTransportsOwnRetry(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
-	w := NewRecorded([]Endpoint{{Name: "n1", Base: "http://" + listener.Addr().String(), Life: func() uint64 { return 0 }}}, "", 1)
+	w := NewRecorded([]Endpoint{
+		{Name: "n1", Base: "http://" + listener.Addr().String(), Life: func() uint64 { return 0 }},
+	}, "", 1)
 	c := w.client()
 	if r := c.do(t.Context(), 0, 10*time.Second, "", http.MethodPost, "/", nil); !r.ok() {
 		t.Fatal(r.Error)

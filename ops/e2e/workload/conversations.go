@@ -102,7 +102,8 @@ func (t *conversationWork) start(ctx context.Context, c *client, of *talker, tit
 		record("", reply{Outcome: lincheck.Unknown, Return: c.rec.Now()})
 		return "", false
 	}
-	r, ok := c.sure(ctx, of.key, http.MethodPost, conversationsPath, map[string]any{"sandbox_id": of.sandbox, "title": title}, title)
+	r, ok := c.sure(ctx, of.key, http.MethodPost, conversationsPath,
+		map[string]any{"sandbox_id": of.sandbox, "title": title}, title)
 	type task struct {
 		ID     string
 		Status string
@@ -232,7 +233,8 @@ type conversationBody struct {
 
 func (t *conversationWork) read(ctx context.Context, c *client, of *talker, id string) {
 	header, stale := c.staleHeader()
-	r := c.do(ctx, c.pick(), c.readPatience(), of.key, http.MethodGet, conversationsPath+"?ids="+url.QueryEscape(id), nil, header...)
+	r := c.do(ctx, c.pick(), c.readPatience(), of.key, http.MethodGet, conversationsPath+"?ids="+url.QueryEscape(id),
+		nil, header...)
 	op := c.op(lincheck.Conversation, id, lincheck.Read, r)
 	op.Of, op.Stale = of.user, stale
 	var got []*conversationBody

@@ -52,7 +52,8 @@ func unexplained(list []testcluster.Destruction, l lives) (errs []error) {
 		case deleted && !asked.After(d.At):
 		case secret && !l.started[m[1]]:
 		case deleted:
-			errs = append(errs, fmt.Errorf("destroyed before its deletion was asked for, at %s: %s", asked.Format("15:04:05.000"), d))
+			errs = append(errs,
+				fmt.Errorf("destroyed before its deletion was asked for, at %s: %s", asked.Format("15:04:05.000"), d))
 		default:
 			errs = append(errs, fmt.Errorf("destroyed without a deletion: %s", d))
 		}

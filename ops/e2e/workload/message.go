@@ -85,7 +85,8 @@ func (a *actor) send(what string, b *owned, m *message, key string) error {
 
 // nothingDone reports whether a 503 promises that the request had no effect.
 func nothingDone(a testcluster.Answer) bool {
-	return a.Status == http.StatusServiceUnavailable && !strings.Contains(string(a.Body), "outcome of this request is unknown")
+	return a.Status == http.StatusServiceUnavailable && !strings.Contains(string(a.Body),
+		"outcome of this request is unknown")
 }
 
 // converse starts a conversation in the sandbox.
@@ -97,7 +98,8 @@ func (a *actor) converse(b *owned) error {
 			if key == "" {
 				key = a.newKey()
 			}
-			if err := c.Do(http.MethodPost, conversationsPath, map[string]string{"sandbox_id": b.id}, &task, "Idempotency-Key", key); err != nil {
+			if err := c.Do(http.MethodPost, conversationsPath, map[string]string{"sandbox_id": b.id}, &task, "Idempotency-Key",
+				key); err != nil {
 				return false, err
 			}
 		}
@@ -140,7 +142,8 @@ func (a *actor) hear(b *owned) error {
 			case m.heard == 0:
 				return true, a.violation("%s: the message %q in sandbox %s was acknowledged and is lost", a.name, m.text, b.id)
 			case m.heard > m.most:
-				return true, a.violation("%s: the message %q in sandbox %s was delivered %d times, at most %d can be", a.name, m.text, b.id, m.heard, m.most)
+				return true, a.violation("%s: the message %q in sandbox %s was delivered %d times, at most %d can be", a.name,
+					m.text, b.id, m.heard, m.most)
 			}
 		}
 		return true, nil
@@ -159,7 +162,10 @@ func messagesOf(inside testcluster.Client, conversation string) (map[string]int,
 			}
 			Next *string `json:"next_page_id"`
 		}
-		err := inside.Get("/api/conversations/"+conversation+"/events/search?kind=MessageEvent&limit=100&page_id="+url.QueryEscape(token), &page)
+		err := inside.Get(
+			"/api/conversations/"+conversation+"/events/search?kind=MessageEvent&limit=100&page_id="+url.QueryEscape(token),
+			&page,
+		)
 		if err != nil {
 			return nil, err
 		}

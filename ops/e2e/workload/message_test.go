@@ -22,7 +22,8 @@ func TestHear(t *testing.T) {
 			at := len(r.URL.Query().Get("page_id"))
 			items := []any{}
 			for _, text := range pages[at] {
-				items = append(items, map[string]any{"llm_message": map[string]any{"content": []any{map[string]string{"text": text}}}})
+				items = append(items,
+					map[string]any{"llm_message": map[string]any{"content": []any{map[string]string{"text": text}}}})
 			}
 			page := map[string]any{"items": items, "next_page_id": nil}
 			if at+1 < len(pages) {
@@ -44,8 +45,13 @@ func TestHear(t *testing.T) {
 		"three of two": {[][]string{{"one", "two", "two"}, {"two"}}, `"two" in sandbox box was delivered 3 times`},
 	} {
 		pages = c.pages
-		a := NewActors(ActorOptions{Cluster: &testcluster.Cluster{Nodes: []*testcluster.Node{{Client: testcluster.Client{Base: server.URL}}}}}).actor()
-		b := &owned{id: "box", chat: chat{conversation: "c", sent: []*message{{text: "one", most: 1}, {text: "two", most: 2}}}}
+		a := NewActors(ActorOptions{
+			Cluster: &testcluster.Cluster{Nodes: []*testcluster.Node{{Client: testcluster.Client{Base: server.URL}}}},
+		}).actor()
+		b := &owned{
+			id:   "box",
+			chat: chat{conversation: "c", sent: []*message{{text: "one", most: 1}, {text: "two", most: 2}}},
+		}
 		err := a.hear(b)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

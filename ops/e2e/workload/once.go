@@ -149,7 +149,9 @@ func (o *once) make(ctx context.Context, c *client, p post, name string, hands [
 			return
 		}
 		if p.collection != collectionKeys && !bytes.Equal(r.Body, got[0].Body) || madeBefore(p, r) != madeBefore(p, got[0]) {
-			o.wrong = append(o.wrong, fmt.Sprintf("POST %s with the key %s: %s answers %s, %s answers %s", p.path, name, got[0].Node, got[0].Body, r.Node, r.Body))
+			o.wrong = append(o.wrong,
+				fmt.Sprintf("POST %s with the key %s: %s answers %s, %s answers %s", p.path, name, got[0].Node, got[0].Body,
+					r.Node, r.Body))
 		}
 	}
 	if p.collection == collectionNone {

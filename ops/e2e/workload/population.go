@@ -77,7 +77,12 @@ func seedUser(ctx context.Context, via *cluster.PeerClient, id string, conversat
 	language := settingsText(0)
 	bodies := []fsm.Body{
 		&fsm.SettingsPutBody{Values: fsm.SettingsValues{Language: &language}},
-		&fsm.SandboxCreateBody{ID: u.sandbox, SpecID: "load", KeyRef: fsm.SecretRef{Path: "default/sandbox-" + u.sandbox + "/session", Version: 1}, KeyHash: hashed(u.sandbox)},
+		&fsm.SandboxCreateBody{
+			ID:      u.sandbox,
+			SpecID:  "load",
+			KeyRef:  fsm.SecretRef{Path: "default/sandbox-" + u.sandbox + "/session", Version: 1},
+			KeyHash: hashed(u.sandbox),
+		},
 	}
 	for range conversations {
 		task, conversation := newID(), newID()
@@ -85,13 +90,19 @@ func seedUser(ctx context.Context, via *cluster.PeerClient, id string, conversat
 		bodies = append(bodies,
 			&fsm.StartTaskCreateBody{ID: task, ConversationID: conversation},
 			&fsm.StartTaskBindBody{ID: task, SandboxID: u.sandbox},
-			&fsm.StartTaskFinishBody{ID: task, Conversation: fsm.Conversation{ID: conversation, AgentKind: "openhands", Title: &title}})
+			&fsm.StartTaskFinishBody{
+				ID:           task,
+				Conversation: fsm.Conversation{ID: conversation, AgentKind: "openhands", Title: &title},
+			})
 		u.conversations = append(u.conversations, conversation)
 	}
 	bodies = append(bodies,
 		&fsm.SandboxPauseBody{ID: u.sandbox},
-		&fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: u.sandbox, Status: fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 2}}}})
-	if err := propose(ctx, via, "", &fsm.APIKeyCreateBody{Lookup: lookup, Hash: hashed(value), Name: "load", UserID: id}); err != nil {
+		&fsm.SandboxObserveBody{
+			Observations: []fsm.Observation{{ID: u.sandbox, Status: fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 2}}},
+		})
+	if err := propose(ctx, via, "",
+		&fsm.APIKeyCreateBody{Lookup: lookup, Hash: hashed(value), Name: "load", UserID: id}); err != nil {
 		return nil, err
 	}
 	for _, body := range bodies {
@@ -112,7 +123,8 @@ func propose(ctx context.Context, via *cluster.PeerClient, user string, body fsm
 	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), user, body)
 	for attempt := 0; ; attempt++ {
 		_, err := via.Propose(ctx, cmd)
-		if code := fsm.CodeOf(err); err == nil || attempt == 20 || code != fsm.CodeNoLeader && code != fsm.CodeOutcomeUnknown {
+		if code := fsm.CodeOf(err); err == nil || attempt == 20 ||
+			code != fsm.CodeNoLeader && code != fsm.CodeOutcomeUnknown {
 			return err
 		}
 		select {

@@ -45,7 +45,8 @@ func (a *actor) leave(b *owned) error {
 	if b.key == "" {
 		return nil // the key was never read
 	}
-	return a.shutOut("the key of the deleted sandbox "+b.id, b.key, http.MethodGet, "/api/v1/sandboxes/"+b.id+"/settings/secrets")
+	return a.shutOut("the key of the deleted sandbox "+b.id, b.key, http.MethodGet,
+		"/api/v1/sandboxes/"+b.id+"/settings/secrets")
 }
 
 // shutOut sends the requests, pairs of methods and paths, to every node at once. None may

@@ -84,7 +84,8 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 	if err != nil {
 		return r, err
 	}
-	p.Log("seeded %d users with %d conversations and a sandbox each in %.0f s", len(users), p.Shape.Conversations, time.Since(begin).Seconds())
+	p.Log("seeded %d users with %d conversations and a sandbox each in %.0f s", len(users), p.Shape.Conversations,
+		time.Since(begin).Seconds())
 	t := newTraffic(endpoints(p.Cluster.Nodes), users)
 	// The first pass fills connections and caches.
 	for _, length := range []time.Duration{p.Measure / 4, p.Measure} {
@@ -98,7 +99,8 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 		return r, err
 	}
 	r.Before = now - term
-	p.Log("the maximum is %.0f requests per second; the load will be %.0f; %d elections so far", r.Maximum, r.Rate, r.Before)
+	p.Log("the maximum is %.0f requests per second; the load will be %.0f; %d elections so far", r.Maximum, r.Rate,
+		r.Before)
 	before := t.done.Load()
 	t.reset()
 	stop, err := starve(ctx, p.Starve)
@@ -204,7 +206,9 @@ func (w *watch) state() string {
 	for _, s := range w.series {
 		if len(s.samples) > 0 {
 			last := s.samples[len(s.samples)-1]
-			parts = append(parts, fmt.Sprintf("%.0f MiB heap at the next collection, %.0f MiB resident, %.0f goroutines, term %.0f", mib(last.heap), mib(last.rss), last.goroutines, last.term))
+			parts = append(parts,
+				fmt.Sprintf("%.0f MiB heap at the next collection, %.0f MiB resident, %.0f goroutines, term %.0f", mib(last.heap),
+					mib(last.rss), last.goroutines, last.term))
 		}
 	}
 	return strings.Join(parts, "; ")
@@ -262,14 +266,16 @@ func (r *Report) finish(t *traffic, w *watch) {
 	var b strings.Builder
 	tab := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tab, "maximum\t%.0f requests/s with %d at a time\n", r.Maximum, w.plan.Workers)
-	fmt.Fprintf(tab, "load\t%.0f requests/s wanted, %.0f sent, %d requests, %d more than a second late\n", r.Rate, r.Achieved, r.Requests, r.Behind)
+	fmt.Fprintf(tab, "load\t%.0f requests/s wanted, %.0f sent, %d requests, %d more than a second late\n", r.Rate,
+		r.Achieved, r.Requests, r.Behind)
 	fmt.Fprintf(tab, "elections\t%d, and %d while data was seeded and the maximum measured\n", r.Elections, r.Before)
 	fmt.Fprintf(tab, "states\tcompared %d times, equal at index %d\n", r.Compared, r.Index)
 	for _, s := range w.series {
 		h1, h2 := s.halves(heapOf)
 		m1, m2 := s.halves(rssOf)
 		g1, g2 := s.halves(goroutinesOf)
-		fmt.Fprintf(tab, "%s\theap at a collection %.0f then %.0f MiB, resident %.0f then %.0f MiB, goroutines %.0f then %.0f (medians of the halves)\n",
+		fmt.Fprintf(tab, "%s\theap at a collection %.0f then %.0f MiB, resident %.0f then %.0f MiB, "+
+			"goroutines %.0f then %.0f (medians of the halves)\n",
 			s.node.Base, mib(h1), mib(h2), mib(m1), mib(m2), g1, g2)
 	}
 	for what, n := range t.reasons {

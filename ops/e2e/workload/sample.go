@@ -43,8 +43,10 @@ func scrape(ctx context.Context, node *testcluster.Node) (sample, error) {
 		return v
 	}
 	s := sample{
-		heap: value("go_memstats_next_gc_bytes"), rss: value("process_resident_memory_bytes"), goroutines: value("go_goroutines"),
-		term: value("bivouac_raft_term"), changes: value("bivouac_raft_leader_changes_total"), applied: value("bivouac_raft_applied_index"),
+		heap: value("go_memstats_next_gc_bytes"), rss: value("process_resident_memory_bytes"),
+		goroutines: value("go_goroutines"),
+		term:       value("bivouac_raft_term"), changes: value("bivouac_raft_leader_changes_total"),
+		applied: value("bivouac_raft_applied_index"),
 	}
 	return s, err
 }
@@ -88,7 +90,8 @@ func (s series) flat() error {
 		return fmt.Errorf("%s was looked at only %d times", s.node.Base, len(s.samples))
 	}
 	if a, b := s.halves(heapOf); b > flatShare*a+flatHeap {
-		errs = append(errs, fmt.Errorf("the heap of %s at its next collection grew from %.0f to %.0f MiB", s.node.Base, mib(a), mib(b)))
+		errs = append(errs,
+			fmt.Errorf("the heap of %s at its next collection grew from %.0f to %.0f MiB", s.node.Base, mib(a), mib(b)))
 	}
 	if a, b := s.halves(goroutinesOf); b > flatShare*a+flatGoroutines {
 		errs = append(errs, fmt.Errorf("the goroutines of %s grew from %.0f to %.0f", s.node.Base, a, b))
@@ -135,7 +138,8 @@ func csv(all []*series) string {
 	b.WriteString("node,seconds,next_gc_bytes,rss_bytes,goroutines,term,leader_changes,applied_index\n")
 	for _, s := range all {
 		for _, p := range s.samples {
-			fmt.Fprintf(&b, "%s,%.1f,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f\n", s.node.Base, p.at.Seconds(), p.heap, p.rss, p.goroutines, p.term, p.changes, p.applied)
+			fmt.Fprintf(&b, "%s,%.1f,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f\n", s.node.Base, p.at.Seconds(), p.heap, p.rss,
+				p.goroutines, p.term, p.changes, p.applied)
 		}
 	}
 	return b.String()

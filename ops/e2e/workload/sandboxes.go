@@ -138,7 +138,8 @@ type sandboxBody struct{ ID, Status string }
 
 func (s *sandboxWork) read(ctx context.Context, c *client, id string) {
 	header, stale := c.staleHeader()
-	r := c.do(ctx, c.pick(), c.readPatience(), s.key, http.MethodGet, sandboxesPath+"?id="+url.QueryEscape(id), nil, header...)
+	r := c.do(ctx, c.pick(), c.readPatience(), s.key, http.MethodGet, sandboxesPath+"?id="+url.QueryEscape(id), nil,
+		header...)
 	op := c.op(lincheck.Sandbox, id, lincheck.Read, r)
 	op.Stale = stale
 	var got []*sandboxBody

@@ -96,7 +96,8 @@ func (s *settingsWork) put(ctx context.Context, c *client, a account) {
 	if keyed && r.ok() && c.rand.IntN(4) == 0 {
 		c.pause(ctx, 0, 300*time.Millisecond)
 		// Other clients have written meanwhile: the replay must not undo that.
-		again := c.do(ctx, c.rand.IntN(len(c.nodes)), c.writePatience(), a.key, http.MethodPost, "/api/settings", body, header...)
+		again := c.do(ctx, c.rand.IntN(len(c.nodes)), c.writePatience(), a.key, http.MethodPost, "/api/settings", body,
+			header...)
 		c.rec.Add(c.op(lincheck.Settings, a.user, lincheck.Replay, again))
 	}
 }

@@ -116,7 +116,8 @@ func (s *specWork) apply(ctx context.Context, c *client, ids []string, template 
 	if keyed && r.ok() && c.rand.IntN(3) == 0 {
 		c.pause(ctx, 0, 300*time.Millisecond)
 		// Other clients have applied theirs meanwhile: the replay must not undo that.
-		again := c.do(ctx, c.rand.IntN(len(c.nodes)), c.writePatience(), s.work.operator, http.MethodPost, specsPath, body, header...)
+		again := c.do(ctx, c.rand.IntN(len(c.nodes)), c.writePatience(), s.work.operator, http.MethodPost, specsPath, body,
+			header...)
 		op := c.op(lincheck.Spec, "", lincheck.Replay, again)
 		op.Of = specSet(ids)
 		c.rec.Add(op)

@@ -147,7 +147,8 @@ func (t *tally) Summary() string {
 	var b strings.Builder
 	all := map[lincheck.Outcome]int{}
 	line := func(name string, c map[lincheck.Outcome]int, took string) {
-		fmt.Fprintf(&b, "  %-60s %7d answered %6d refused %6d unknown%s\n", name, c[lincheck.Done], c[lincheck.Nothing], c[lincheck.Unknown], took)
+		fmt.Fprintf(&b, "  %-60s %7d answered %6d refused %6d unknown%s\n", name, c[lincheck.Done], c[lincheck.Nothing],
+			c[lincheck.Unknown], took)
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.kinds)) {
 		k := t.kinds[name]

@@ -185,7 +185,8 @@ func (t *traffic) readStale(ctx context.Context, c *client, u *user) error {
 
 func (t *traffic) patchConversation(ctx context.Context, c *client, u *user) error {
 	id := u.conversations[c.rand.IntN(len(u.conversations))]
-	_, err := t.ask(ctx, c, http.MethodPatch, conversationsPath+"/"+id, u.key, map[string]any{"title": "A title of " + strconv.Itoa(c.rand.IntN(1000))})
+	_, err := t.ask(ctx, c, http.MethodPatch, conversationsPath+"/"+id, u.key,
+		map[string]any{"title": "A title of " + strconv.Itoa(c.rand.IntN(1000))})
 	return err
 }
 

@@ -107,7 +107,11 @@ func anthropicUsage(u Usage, output int) map[string]any {
 }
 
 func anthropicStop(a Answer) string {
-	if reason := map[string]string{"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}[finishReason(a)]; reason != "" {
+	if reason := map[string]string{
+		"length":     "max_tokens",
+		"tool_calls": "tool_use",
+		"stop":       "end_turn",
+	}[finishReason(a)]; reason != "" {
 		return reason
 	}
 	return "refusal"
@@ -123,7 +127,8 @@ func anthropicBlocks(a Answer) []map[string]any {
 		blocks = append(blocks, map[string]any{"type": "text", "text": a.Text})
 	}
 	for _, c := range a.Calls {
-		blocks = append(blocks, map[string]any{"type": "tool_use", "id": c.ID, "name": c.Name, "input": json.RawMessage(c.ArgumentsText())})
+		blocks = append(blocks,
+			map[string]any{"type": "tool_use", "id": c.ID, "name": c.Name, "input": json.RawMessage(c.ArgumentsText())})
 	}
 	return blocks
 }
@@ -166,7 +171,11 @@ func anthropicChunks(r Request, a Answer) []Chunk {
 		}
 		add("content_block_stop", map[string]any{"index": i})
 	}
-	add("message_delta", map[string]any{"delta": map[string]any{"stop_reason": anthropicStop(a), "stop_sequence": nil}, "usage": map[string]any{"output_tokens": u.Completion}})
+	add("message_delta",
+		map[string]any{
+			"delta": map[string]any{"stop_reason": anthropicStop(a), "stop_sequence": nil},
+			"usage": map[string]any{"output_tokens": u.Completion},
+		})
 	add("message_stop", map[string]any{})
 	return list
 }

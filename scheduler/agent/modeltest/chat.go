@@ -19,7 +19,9 @@ func chat() Protocol {
 		Whole:  chatWhole,
 		Chunks: chatChunks,
 		Error: func(_ int, code, message string) any {
-			return map[string]any{"error": map[string]any{"message": message, "type": errorType(code), "param": nil, "code": code}}
+			return map[string]any{
+				"error": map[string]any{"message": message, "type": errorType(code), "param": nil, "code": code},
+			}
 		},
 	}
 }
@@ -152,7 +154,11 @@ func chatUsage(u Usage) any {
 }
 
 func chatCall(c Call) map[string]any {
-	return map[string]any{"id": c.ID, "type": "function", "function": map[string]any{"name": c.Name, "arguments": c.ArgumentsText()}}
+	return map[string]any{
+		"id":       c.ID,
+		"type":     "function",
+		"function": map[string]any{"name": c.Name, "arguments": c.ArgumentsText()},
+	}
 }
 
 func chatID(r Request) string { return fmt.Sprintf("chatcmpl-%d", r.Number) }
@@ -183,7 +189,8 @@ func chatChunks(r Request, a Answer) []Chunk {
 	var list []Chunk
 	add := func(choices []any, usage any) {
 		list = append(list, Chunk{Data: string(mustJSON(map[string]any{
-			"id": chatID(r), "object": "chat.completion.chunk", "created": 1, "model": r.Model, "choices": choices, "usage": usage,
+			"id": chatID(r), "object": "chat.completion.chunk", "created": 1, "model": r.Model, "choices": choices,
+			"usage": usage,
 		}))})
 	}
 	delta := func(d map[string]any, finish any) {
@@ -202,7 +209,9 @@ func chatChunks(r Request, a Answer) []Chunk {
 		head["function"].(map[string]any)["arguments"] = ""
 		delta(map[string]any{"tool_calls": []any{head}}, nil)
 		for _, piece := range Pieces(c.ArgumentsText()) {
-			delta(map[string]any{"tool_calls": []any{map[string]any{"index": i, "function": map[string]any{"arguments": piece}}}}, nil)
+			delta(map[string]any{
+				"tool_calls": []any{map[string]any{"index": i, "function": map[string]any{"arguments": piece}}},
+			}, nil)
 		}
 	}
 	delta(map[string]any{}, finishReason(a))

@@ -53,14 +53,30 @@ type problem struct {
 
 // problems are the faults with a status.
 var problems = map[string]problem{ //nolint:gochecknoglobals // read-only
-	Unauthorized:  {http.StatusUnauthorized, "invalid_api_key", "Incorrect API key provided."},
-	RateLimit:     {http.StatusTooManyRequests, "rate_limit_exceeded", "Rate limit reached for requests."},
-	NoQuota:       {http.StatusTooManyRequests, "insufficient_quota", "You exceeded your current quota, please check your plan and billing details."},
-	ServerError:   {http.StatusInternalServerError, "server_error", "The server had an error while processing your request."},
-	Unavailable:   {http.StatusServiceUnavailable, "server_error", "The server is overloaded."},
-	BadRequest:    {http.StatusBadRequest, "invalid_request_error", "The request is not valid."},
-	ContextLength: {http.StatusBadRequest, "context_length_exceeded", "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens."},
-	ContentFilter: {http.StatusBadRequest, "content_filter", "The response was filtered due to the prompt triggering the content management policy."},
+	Unauthorized: {http.StatusUnauthorized, "invalid_api_key", "Incorrect API key provided."},
+	RateLimit:    {http.StatusTooManyRequests, "rate_limit_exceeded", "Rate limit reached for requests."},
+	NoQuota: {
+		http.StatusTooManyRequests,
+		"insufficient_quota",
+		"You exceeded your current quota, please check your plan and billing details.",
+	},
+	ServerError: {
+		http.StatusInternalServerError,
+		"server_error",
+		"The server had an error while processing your request.",
+	},
+	Unavailable: {http.StatusServiceUnavailable, "server_error", "The server is overloaded."},
+	BadRequest:  {http.StatusBadRequest, "invalid_request_error", "The request is not valid."},
+	ContextLength: {
+		http.StatusBadRequest,
+		"context_length_exceeded",
+		"This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
+	},
+	ContentFilter: {
+		http.StatusBadRequest,
+		"content_filter",
+		"The response was filtered due to the prompt triggering the content management policy.",
+	},
 }
 
 // check reports a kind that does not exist.
@@ -68,7 +84,16 @@ func (f *Fault) check() error {
 	if f == nil {
 		return nil
 	}
-	if _, ok := problems[f.Kind]; ok || slices.Contains([]string{Hangup, Slow, SlowChunks, Garbage, Truncated, Cut, StreamError, Empty}, f.Kind) {
+	if _, ok := problems[f.Kind]; ok || slices.Contains([]string{
+		Hangup,
+		Slow,
+		SlowChunks,
+		Garbage,
+		Truncated,
+		Cut,
+		StreamError,
+		Empty,
+	}, f.Kind) {
 		return nil
 	}
 	return fmt.Errorf("there is no fault %q", f.Kind)
@@ -109,13 +134,15 @@ func (f *Fault) chunks(whole []Chunk, p Protocol) ([]Chunk, bool) {
 	half := whole[:len(whole)/2]
 	switch f.Kind {
 	case Garbage:
-		return append(slices.Clone(whole[:1]), Chunk{Data: "\x00\x1f{not json"}, Chunk{Data: "<html>502 Bad Gateway</html>"}), false
+		return append(slices.Clone(whole[:1]), Chunk{Data: "\x00\x1f{not json"},
+			Chunk{Data: "<html>502 Bad Gateway</html>"}), false
 	case Truncated:
 		return half, true
 	case Cut:
 		return half, false
 	case StreamError:
-		return append(slices.Clone(half), Chunk{Data: string(mustJSON(p.Error(http.StatusInternalServerError, "server_error", "The engine died.")))}), false
+		return append(slices.Clone(half),
+			Chunk{Data: string(mustJSON(p.Error(http.StatusInternalServerError, "server_error", "The engine died.")))}), false
 	case Empty:
 		return nil, false
 	}

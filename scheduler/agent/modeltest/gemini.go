@@ -17,7 +17,13 @@ func gemini() Protocol {
 		Whole:  func(r Request, a Answer) any { return geminiAnswer(r, a, geminiParts(a), true) },
 		Chunks: geminiChunks,
 		Error: func(status int, _, message string) any {
-			return map[string]any{"error": map[string]any{"code": status, "message": message, "status": strings.ToUpper(strings.ReplaceAll(http.StatusText(status), " ", "_"))}}
+			return map[string]any{
+				"error": map[string]any{
+					"code":    status,
+					"message": message,
+					"status":  strings.ToUpper(strings.ReplaceAll(http.StatusText(status), " ", "_")),
+				},
+			}
 		},
 	}
 }
@@ -69,7 +75,8 @@ func parseGemini(r *http.Request, req *Request) error {
 			case p.FunctionCall != nil:
 				m.Calls = append(m.Calls, Call{ID: p.FunctionCall.Name, Name: p.FunctionCall.Name, Arguments: p.FunctionCall.Args})
 			case p.FunctionResponse != nil:
-				req.Messages = append(req.Messages, Message{Role: "tool", CallID: p.FunctionResponse.Name, Text: string(p.FunctionResponse.Response)})
+				req.Messages = append(req.Messages,
+					Message{Role: "tool", CallID: p.FunctionResponse.Name, Text: string(p.FunctionResponse.Response)})
 			default:
 				m.Text += p.Text
 			}
@@ -93,7 +100,8 @@ func geminiParts(a Answer) []any {
 		parts = append(parts, map[string]any{"text": a.Text})
 	}
 	for _, c := range a.Calls {
-		parts = append(parts, map[string]any{"functionCall": map[string]any{"name": c.Name, "args": json.RawMessage(c.ArgumentsText())}})
+		parts = append(parts,
+			map[string]any{"functionCall": map[string]any{"name": c.Name, "args": json.RawMessage(c.ArgumentsText())}})
 	}
 	return parts
 }
@@ -108,7 +116,12 @@ func geminiAnswer(r Request, a Answer, parts []any, last bool) map[string]any {
 		usage["candidatesTokenCount"], usage["thoughtsTokenCount"] = u.Completion-u.Reasoning, u.Reasoning
 		usage["totalTokenCount"] = u.Prompt + u.Completion
 	}
-	return map[string]any{"candidates": []any{candidate}, "usageMetadata": usage, "modelVersion": r.Model, "responseId": fmt.Sprintf("r%d", r.Number)}
+	return map[string]any{
+		"candidates":    []any{candidate},
+		"usageMetadata": usage,
+		"modelVersion":  r.Model,
+		"responseId":    fmt.Sprintf("r%d", r.Number),
+	}
 }
 
 func geminiChunks(r Request, a Answer) []Chunk {

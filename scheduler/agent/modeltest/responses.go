@@ -94,7 +94,8 @@ func (r *Request) addItem(item responsesItem) {
 		m.Calls = append(m.Calls, Call{ID: item.CallID, Name: item.Name, Raw: item.Arguments})
 	case "custom_tool_call":
 		m := r.assistant()
-		m.Calls = append(m.Calls, Call{ID: item.CallID, Name: item.Name, Raw: string(mustJSON(map[string]string{"input": item.Input}))})
+		m.Calls = append(m.Calls,
+			Call{ID: item.CallID, Name: item.Name, Raw: string(mustJSON(map[string]string{"input": item.Input}))})
 	case "function_call_output", "custom_tool_call_output":
 		r.Messages = append(r.Messages, Message{Role: "tool", CallID: item.CallID, Text: contentText(item.Output)})
 	}
@@ -126,7 +127,10 @@ func responsesBody(r Request, a Answer, status string, output []map[string]any) 
 		"input_tokens_details":  map[string]any{"cached_tokens": u.Cached},
 		"output_tokens_details": map[string]any{"reasoning_tokens": u.Reasoning},
 	}
-	if reason := map[string]string{"length": "max_output_tokens", "content_filter": "content_filter"}[a.Finish]; reason != "" {
+	if reason := map[string]string{
+		"length":         "max_output_tokens",
+		"content_filter": "content_filter",
+	}[a.Finish]; reason != "" {
 		body["status"], body["incomplete_details"] = "incomplete", map[string]any{"reason": reason}
 	}
 	return body
@@ -140,11 +144,13 @@ func responsesItems(r Request, a Answer) []map[string]any {
 			"summary": []any{map[string]any{"type": "summary_text", "text": a.Reasoning}}})
 	}
 	if a.Text != "" {
-		items = append(items, map[string]any{"type": "message", "id": fmt.Sprintf("msg_%d", r.Number), "role": "assistant", "status": "completed",
+		items = append(items, map[string]any{"type": "message", "id": fmt.Sprintf("msg_%d", r.Number), "role": "assistant",
+			"status":  "completed",
 			"content": []any{map[string]any{"type": "output_text", "text": a.Text, "annotations": []any{}}}})
 	}
 	for i, c := range a.Calls {
-		items = append(items, map[string]any{"type": "function_call", "id": fmt.Sprintf("fc_%d_%d", r.Number, i+1), "status": "completed",
+		items = append(items, map[string]any{"type": "function_call", "id": fmt.Sprintf("fc_%d_%d", r.Number,
+			i+1), "status": "completed",
 			"call_id": c.ID, "name": c.Name, "arguments": c.ArgumentsText()})
 	}
 	return items
@@ -177,7 +183,8 @@ func responsesChunks(r Request, a Answer) []Chunk {
 		}
 		add("response.output_item.added", map[string]any{"output_index": i, "item": begun})
 		for _, piece := range Pieces(part) {
-			add(delta, map[string]any{"item_id": item["id"], "output_index": i, "content_index": 0, "summary_index": 0, "delta": piece})
+			add(delta,
+				map[string]any{"item_id": item["id"], "output_index": i, "content_index": 0, "summary_index": 0, "delta": piece})
 		}
 		add("response.output_item.done", map[string]any{"output_index": i, "item": item})
 	}

@@ -62,7 +62,11 @@ func respond(t *testing.T, s *modeltest.Server, request map[string]any) (int, ma
 // A streamed response ends with what the whole one is, and its parts are the same text.
 func TestResponses_WholeAndStreamed(t *testing.T) {
 	answer := modeltest.Answer{
-		Text: "I look at both files — first.", Reasoning: "Which one is it?", Usage: &modeltest.Usage{Prompt: 90, Completion: 10, Cached: 5},
+		Text: "I look at both files — first.", Reasoning: "Which one is it?", Usage: &modeltest.Usage{
+			Prompt:     90,
+			Completion: 10,
+			Cached:     5,
+		},
 		Calls: []modeltest.Call{modeltest.Tool("shell", map[string]any{"command": "ls -l"})},
 	}
 	answer.Calls[0].ID = "call_a"
@@ -94,7 +98,11 @@ func TestResponses_HistoryIsThatOfChat(t *testing.T) {
 	call := map[string]any{"type": "function_call", "call_id": "c1", "name": "shell", "arguments": "{}"}
 	output := map[string]any{"type": "function_call_output", "call_id": "c1", "output": "fine"}
 	history := []any{
-		map[string]any{"type": "message", "role": "user", "content": []any{map[string]any{"type": "input_text", "text": "Look."}}},
+		map[string]any{
+			"type":    "message",
+			"role":    "user",
+			"content": []any{map[string]any{"type": "input_text", "text": "Look."}},
+		},
 		map[string]any{"type": "reasoning", "summary": []any{map[string]any{"type": "summary_text", "text": "Hm."}}},
 		call, output,
 	}
@@ -110,10 +118,12 @@ func TestResponses_HistoryIsThatOfChat(t *testing.T) {
 	if d := cmp.Diff(want, s.Requests()[0].Messages); d != "" {
 		t.Errorf("the messages differ:\n%s", d)
 	}
-	if status, body, _ := respond(t, s, map[string]any{"model": "m", "input": history[:3]}); status != http.StatusBadRequest {
+	if status, body, _ := respond(t, s,
+		map[string]any{"model": "m", "input": history[:3]}); status != http.StatusBadRequest {
 		t.Errorf("a call without output: %d %v, want 400", status, body)
 	}
-	if status, _, _ := respond(t, s, map[string]any{"model": "m", "input": "x", "previous_response_id": "resp_1"}); status != http.StatusBadRequest {
+	if status, _, _ := respond(t, s,
+		map[string]any{"model": "m", "input": "x", "previous_response_id": "resp_1"}); status != http.StatusBadRequest {
 		t.Errorf("a stored response: %d, want 400", status)
 	}
 }

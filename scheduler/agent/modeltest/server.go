@@ -214,11 +214,19 @@ func (s *Server) choose(req *Request, bad error) (Answer, *problem) {
 		return Answer{}, &problem{http.StatusBadRequest, "invalid_request_error", bad.Error()}
 	}
 	if m := s.script.Models; len(m) > 0 && !slices.Contains(m, req.Model) {
-		return Answer{}, &problem{http.StatusNotFound, "model_not_found", fmt.Sprintf("The model `%s` does not exist.", req.Model)}
+		return Answer{}, &problem{
+			http.StatusNotFound,
+			"model_not_found",
+			fmt.Sprintf("The model `%s` does not exist.", req.Model),
+		}
 	}
 	a, ok := s.script.answer(*req)
 	if !ok {
-		return Answer{}, &problem{http.StatusBadRequest, "invalid_request_error", "The script has no answer to: " + req.LastUser()}
+		return Answer{}, &problem{
+			http.StatusBadRequest,
+			"invalid_request_error",
+			"The script has no answer to: " + req.LastUser(),
+		}
 	}
 	a.Calls = slices.Clone(a.Calls)
 	for i := range a.Calls {

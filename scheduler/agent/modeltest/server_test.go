@@ -76,13 +76,18 @@ func stream(t *testing.T, c *openai.Client, r openai.ChatCompletionRequest) (tol
 // Both forms of an answer say the same.
 func TestChat_WholeAndStreamed(t *testing.T) {
 	answer := modeltest.Answer{
-		Text: "I look at both files — first.", Reasoning: "Which one is it?", Usage: &modeltest.Usage{Prompt: 90, Completion: 10, Cached: 5},
+		Text: "I look at both files — first.", Reasoning: "Which one is it?", Usage: &modeltest.Usage{
+			Prompt:     90,
+			Completion: 10,
+			Cached:     5,
+		},
 		Calls: []modeltest.Call{
 			modeltest.Tool("terminal", map[string]any{"command": "cat a.txt b.txt"}),
 			{ID: "mine", Name: "file_editor", Raw: `{"path": `},
 		},
 	}
-	s := modeltest.New(t, &modeltest.Script{Key: "sk-1", Stories: []*modeltest.Story{{Answers: []modeltest.Answer{answer}}}})
+	s := modeltest.New(t,
+		&modeltest.Script{Key: "sk-1", Stories: []*modeltest.Story{{Answers: []modeltest.Answer{answer}}}})
 	got, err := stream(t, client(s, "sk-1"), ask("go"))
 	if err != nil {
 		t.Fatal(err)
@@ -100,13 +105,19 @@ func TestChat_WholeAndStreamed(t *testing.T) {
 	}
 	m := whole.Choices[0].Message
 	if m.Content != want.Text || m.ReasoningContent != want.Reasoning || len(m.ToolCalls) != 2 ||
-		m.ToolCalls[1].Function.Arguments != `{"path": ` || whole.Usage.TotalTokens != 100 || whole.Choices[0].FinishReason != "tool_calls" {
+		m.ToolCalls[1].Function.Arguments != `{"path": ` || whole.Usage.TotalTokens != 100 ||
+		whole.Choices[0].FinishReason != "tool_calls" {
 		t.Errorf("whole: %+v", whole)
 	}
 }
 
 func TestChat_RefusesAnotherKeyAndModel(t *testing.T) {
-	s := modeltest.New(t, &modeltest.Script{Key: "sk-1", Models: []string{"scripted"}, Stories: []*modeltest.Story{{Answers: []modeltest.Answer{modeltest.Text("x")}}}})
+	s := modeltest.New(t,
+		&modeltest.Script{
+			Key:     "sk-1",
+			Models:  []string{"scripted"},
+			Stories: []*modeltest.Story{{Answers: []modeltest.Answer{modeltest.Text("x")}}},
+		})
 	status := func(c *openai.Client, model string) int {
 		r := ask("go")
 		r.Model = model
@@ -117,11 +128,14 @@ func TestChat_RefusesAnotherKeyAndModel(t *testing.T) {
 		}
 		return 200
 	}
-	if a, b, c := status(client(s, "sk-2"), "scripted"), status(client(s, "sk-1"), "other"), status(client(s, "sk-1"), "scripted"); a != 401 || b != 404 || c != 200 {
+	if a, b, c := status(client(s, "sk-2"),
+		"scripted"), status(client(s, "sk-1"), "other"), status(client(s, "sk-1"), "scripted"); a != 401 || b != 404 ||
+		c != 200 {
 		t.Errorf("another key %d, another model %d, both right %d", a, b, c)
 	}
 	list := s.Requests()
-	if len(list) != 3 || list[0].Key != "sk-2" || list[0].Status != 401 || list[2].Status != 200 || list[2].LastUser() != "go" {
+	if len(list) != 3 || list[0].Key != "sk-2" || list[0].Status != 401 || list[2].Status != 200 ||
+		list[2].LastUser() != "go" {
 		t.Errorf("recorded: %+v", list)
 	}
 	models, err := client(s, "sk-1").ListModels(t.Context())
@@ -147,7 +161,12 @@ func TestScript_TurnsAndGroups(t *testing.T) {
 		t.Fatalf("first: %+v %v", first, err)
 	}
 	r.Messages = append(r.Messages,
-		openai.ChatCompletionMessage{Role: "assistant", ToolCalls: []openai.ToolCall{{ID: "call_1_1", Type: "function", Function: openai.FunctionCall{Name: "terminal", Arguments: "{}"}}}},
+		openai.ChatCompletionMessage{
+			Role: "assistant",
+			ToolCalls: []openai.ToolCall{
+				{ID: "call_1_1", Type: "function", Function: openai.FunctionCall{Name: "terminal", Arguments: "{}"}},
+			},
+		},
 		openai.ChatCompletionMessage{Role: "tool", ToolCallID: "call_1_1", Content: "text"})
 	if second, err := stream(t, c, r); err != nil || second.Text != "a.txt is fixed." {
 		t.Errorf("second: %+v %v", second, err)
@@ -198,7 +217,8 @@ func TestFaults(t *testing.T) {
 			cl := client(modeltest.New(t, modeltest.InOrder(a)), "k")
 			check := func(form, want string, err error) {
 				var api *openai.APIError
-				if err == nil || !strings.Contains(err.Error(), want) || c.status != 0 && (!errors.As(err, &api) || api.HTTPStatusCode != c.status) {
+				if err == nil || !strings.Contains(err.Error(), want) ||
+					c.status != 0 && (!errors.As(err, &api) || api.HTTPStatusCode != c.status) {
 					t.Errorf("%s: %v, want %d %q", form, err, c.status, want)
 				}
 			}
@@ -247,7 +267,10 @@ func TestChat_RefusesACallWithoutOneResult(t *testing.T) {
 		"at the end":      {[]modeltest.Message{user, call}, false},
 		"twice":           {[]modeltest.Message{user, call, result("a"), result("b"), result("b")}, false},
 		"no call":         {[]modeltest.Message{user, result("a")}, false},
-		"broken JSON":     {[]modeltest.Message{user, {Role: "assistant", Calls: []modeltest.Call{{ID: "a", Raw: "{"}}}, result("a")}, false},
+		"broken JSON": {
+			[]modeltest.Message{user, {Role: "assistant", Calls: []modeltest.Call{{ID: "a", Raw: "{"}}}, result("a")},
+			false,
+		},
 	} {
 		if err := modeltest.CheckResults(c.messages); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
@@ -302,7 +325,8 @@ func TestServer_ShowsItsRequests(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	var list []modeltest.Request
-	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil || len(list) != 1 || list[0].Key != "k" || list[0].Tools[0] != "terminal" {
+	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil || len(list) != 1 || list[0].Key != "k" ||
+		list[0].Tools[0] != "terminal" {
 		t.Errorf("%+v %v", list, err)
 	}
 }

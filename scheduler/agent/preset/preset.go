@@ -29,12 +29,16 @@ type Preset struct {
 }
 
 // opencodeConfig asks for OpenCode's permissions only where somebody answers.
-const opencodeConfig = `{"model":"sandbox/{{llm_model}}","small_model":"sandbox/{{llm_model}}","share":"disabled","autoupdate":false,` +
-	`"enabled_providers":["sandbox"],"permission":{"edit":"{{ask?ask:allow}}","bash":"{{ask?ask:allow}}","webfetch":"{{ask?ask:allow}}"},` +
-	`"provider":{"sandbox":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"{{llm_base_url}}","apiKey":"{{llm_api_key}}"},` +
+const opencodeConfig = `{"model":"sandbox/{{llm_model}}","small_model":"sandbox/{{llm_model}}",` +
+	`"share":"disabled","autoupdate":false,` +
+	`"enabled_providers":["sandbox"],"permission":{"edit":"{{ask?ask:allow}}","bash":"{{ask?ask:allow}}",` +
+	`"webfetch":"{{ask?ask:allow}}"},` +
+	`"provider":{"sandbox":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"{{llm_base_url}}",` +
+	`"apiKey":"{{llm_api_key}}"},` +
 	`"models":{"{{llm_model}}":{"tool_call":true}}}}}`
 
-const codexProvider = `model_providers.sandbox={name="sandbox",base_url="{{llm_base_url}}",env_key="CODEX_SANDBOX_KEY",wire_api="responses"}`
+const codexProvider = `model_providers.sandbox={name="sandbox",base_url="{{llm_base_url}}",` +
+	`env_key="CODEX_SANDBOX_KEY",wire_api="responses"}`
 
 // All returns the agents whose command lines are known, in the order to show them. What they
 // look up on the internet by themselves is switched off. The caller may change the result.
@@ -43,8 +47,9 @@ func All() []Preset {
 		{
 			ID: "opencode", DisplayName: "OpenCode", Command: "opencode", Args: []string{"acp"},
 			Env: map[string]string{
-				"OPENCODE_CONFIG_CONTENT": opencodeConfig, "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "true",
-				"XDG_DATA_HOME": "{{data_dir}}",
+				"OPENCODE_CONFIG_CONTENT": opencodeConfig, "OPENCODE_DISABLE_MODELS_FETCH": "1",
+				"OPENCODE_DISABLE_LSP_DOWNLOAD": "true",
+				"XDG_DATA_HOME":                 "{{data_dir}}",
 			},
 			Package: "opencode-linux-x64@1.18.33",
 		},
@@ -62,7 +67,8 @@ func All() []Preset {
 		{
 			ID: "claude-code", DisplayName: "Claude Code", Command: "claude-agent-acp",
 			Env: map[string]string{
-				"ANTHROPIC_API_KEY": "{{llm_api_key}}", "ANTHROPIC_BASE_URL": "{{llm_anthropic_url}}", "ANTHROPIC_MODEL": "{{llm_model}}",
+				"ANTHROPIC_API_KEY": "{{llm_api_key}}", "ANTHROPIC_BASE_URL": "{{llm_anthropic_url}}",
+				"ANTHROPIC_MODEL":            "{{llm_model}}",
 				"ANTHROPIC_SMALL_FAST_MODEL": "{{llm_model}}", "CLAUDE_CONFIG_DIR": "{{data_dir}}",
 				"IS_SANDBOX": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 			},

@@ -27,14 +27,16 @@ func TestCheckAgent(t *testing.T) {
 	for text, want := range map[string]string{
 		"--model={{llm_model}}": "", "{{ask?a:b}}": "", `{"a":{"b":{}}}`: "", "{": "",
 		"{{llm-model}}": `there is no placeholder {{llm-model}}: there are ask?yes:no, data_dir`,
-		"{{LLM_MODEL}}": "no placeholder", "{{ llm_model }}": "no placeholder", "{{ask?a}}": "no placeholder", "x{{}}": "no placeholder",
+		"{{LLM_MODEL}}": "no placeholder", "{{ llm_model }}": "no placeholder", "{{ask?a}}": "no placeholder",
+		"x{{}}": "no placeholder",
 	} {
 		err := CheckAgent("mine", "agent", []string{text})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if err := CheckAgent("mine", "", nil); err == nil || !strings.Contains(err.Error(), "only opencode, codex, claude-code") {
+	if err := CheckAgent("mine", "", nil); err == nil ||
+		!strings.Contains(err.Error(), "only opencode, codex, claude-code") {
 		t.Errorf("an unknown id without a command: %v", err)
 	}
 	if err := CheckAgent("codex", "", nil); err != nil {

@@ -21,14 +21,28 @@ type Vendor struct {
 }
 
 var vendors = []Vendor{ //nolint:gochecknoglobals // read-only
-	{Prefixes: []string{"openai", "text-completion-openai"}, Begins: []string{"gpt", "o1", "o3", "o4", "codex", "chatgpt"}, OpenAI: "https://api.openai.com/v1"},
-	{Prefixes: []string{"anthropic"}, Begins: []string{"claude"}, OpenAI: "https://api.anthropic.com/v1", Anthropic: "https://api.anthropic.com/v1"},
+	{
+		Prefixes: []string{"openai", "text-completion-openai"},
+		Begins:   []string{"gpt", "o1", "o3", "o4", "codex", "chatgpt"},
+		OpenAI:   "https://api.openai.com/v1",
+	},
+	{
+		Prefixes:  []string{"anthropic"},
+		Begins:    []string{"claude"},
+		OpenAI:    "https://api.anthropic.com/v1",
+		Anthropic: "https://api.anthropic.com/v1",
+	},
 	{
 		Prefixes: []string{"gemini"}, Begins: []string{"gemini"},
-		OpenAI: "https://generativelanguage.googleapis.com/v1beta/openai", Gemini: "https://generativelanguage.googleapis.com/v1beta",
+		OpenAI: "https://generativelanguage.googleapis.com/v1beta/openai",
+		Gemini: "https://generativelanguage.googleapis.com/v1beta",
 	},
 	{Prefixes: []string{"openrouter"}, OpenAI: "https://openrouter.ai/api/v1"},
-	{Prefixes: []string{"mistral"}, Begins: []string{"mistral", "codestral", "devstral"}, OpenAI: "https://api.mistral.ai/v1"},
+	{
+		Prefixes: []string{"mistral"},
+		Begins:   []string{"mistral", "codestral", "devstral"},
+		OpenAI:   "https://api.mistral.ai/v1",
+	},
 	{Prefixes: []string{"codestral"}, OpenAI: "https://codestral.mistral.ai/v1"}, // another key than Mistral's
 	{
 		Prefixes: []string{"deepseek"}, Begins: []string{"deepseek"},
@@ -36,7 +50,11 @@ var vendors = []Vendor{ //nolint:gochecknoglobals // read-only
 	},
 	{Prefixes: []string{"groq"}, OpenAI: "https://api.groq.com/openai/v1"},
 	{Prefixes: []string{"xai"}, Begins: []string{"grok"}, OpenAI: "https://api.x.ai/v1"},
-	{Prefixes: []string{"dashscope"}, Begins: []string{"qwen"}, OpenAI: "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"},
+	{
+		Prefixes: []string{"dashscope"},
+		Begins:   []string{"qwen"},
+		OpenAI:   "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+	},
 	{Prefixes: []string{"moonshot"}, Begins: []string{"kimi"}, OpenAI: "https://api.moonshot.ai/v1"},
 	{Prefixes: []string{"together_ai"}, OpenAI: "https://api.together.xyz/v1"},
 	{Prefixes: []string{"fireworks_ai"}, OpenAI: "https://api.fireworks.ai/inference/v1"},

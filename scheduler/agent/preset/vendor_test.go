@@ -12,7 +12,8 @@ func TestVendors_EachNameHasOne(t *testing.T) {
 	prefixes, begins := map[string]bool{}, map[string]bool{}
 	for _, v := range Vendors() {
 		for _, p := range v.Prefixes {
-			if got, known := VendorOf(p + "/x"); prefixes[p] || !known || got.Prefixes[0] != v.Prefixes[0] || BareModel(p+"/org/x") != "org/x" {
+			if got, known := VendorOf(p + "/x"); prefixes[p] || !known || got.Prefixes[0] != v.Prefixes[0] ||
+				BareModel(p+"/org/x") != "org/x" {
 				t.Errorf("the prefix %s tells %v, and its model is sent as %q", p, got.Prefixes, BareModel(p+"/org/x"))
 			}
 			prefixes[p] = true
@@ -24,12 +25,14 @@ func TestVendors_EachNameHasOne(t *testing.T) {
 			begins[b] = true
 		}
 		for _, base := range []string{v.OpenAI, v.Anthropic, v.Gemini} {
-			if u, err := url.Parse(base); base != "" && (err != nil || u.Host == "" || strings.HasSuffix(base, "/") || (u.Scheme == "https") == v.Local) {
+			if u, err := url.Parse(base); base != "" && (err != nil || u.Host == "" || strings.HasSuffix(base, "/") ||
+				(u.Scheme == "https") == v.Local) {
 				t.Errorf("%s has the base URL %q", v.Prefixes[0], base)
 			}
 		}
 	}
-	if v, known := VendorOf("bedrock/x"); known || BareModel("bedrock/x") != "bedrock/x" || BareModel("Qwen/Qwen3-Coder") != "Qwen/Qwen3-Coder" {
+	if v, known := VendorOf("bedrock/x"); known || BareModel("bedrock/x") != "bedrock/x" ||
+		BareModel("Qwen/Qwen3-Coder") != "Qwen/Qwen3-Coder" {
 		t.Errorf("an unknown prefix tells %v", v.Prefixes)
 	}
 	if v, known := VendorOf(""); !known || v.Prefixes[0] != "openai" || BareModel("qwen3") != "qwen3" {

@@ -61,7 +61,8 @@ func New(setup engine.Setup, conversation engine.Conversation) (*Engine, error) 
 	preset, known := PresetByID(acp.Server)
 	if !known && len(acp.Command) == 0 {
 		return nil, &engine.Failure{Code: codeInit, Source: event.SourceAgent, Detail: fmt.Sprintf(
-			"acp_server %q is not one of the agents with a known command line: set acp_command, or choose another agent.", acp.Server)}
+			"acp_server %q is not one of the agents with a known command line: set acp_command, or choose another agent.",
+			acp.Server)}
 	}
 	e := &Engine{
 		setup: setup, conversation: conversation,
@@ -164,7 +165,11 @@ func (e *Engine) ready(ctx context.Context) (*session, error) {
 }
 
 func (e *Engine) initFailure(err error) error {
-	return &engine.Failure{Code: codeInit, Source: event.SourceAgent, Detail: e.masked("The agent could not be set up: " + err.Error())}
+	return &engine.Failure{
+		Code:   codeInit,
+		Source: event.SourceAgent,
+		Detail: e.masked("The agent could not be set up: " + err.Error()),
+	}
 }
 
 // remember stores what the agent is given, before it is: after a crash the next prompt says that
@@ -177,7 +182,8 @@ func (e *Engine) remember(s *session, events []event.Event) error {
 	if !slices.ContainsFunc(events, func(ev event.Event) bool { _, ok := ev.(*event.SystemPrompt); return ok }) {
 		list = append(list, e.SystemPrompt(context.Background()))
 	}
-	if now, err := json.Marshal(s.info); err != nil || !sameState(now, e.conversation.State(engine.KeyAgentState)) || before.Prompted != s.info.Prompted {
+	if now, err := json.Marshal(s.info); err != nil || !sameState(now, e.conversation.State(engine.KeyAgentState)) ||
+		before.Prompted != s.info.Prompted {
 		list = append(list, engine.Update(engine.KeyAgentState, s.info))
 	}
 	if len(list) == 0 {
@@ -193,7 +199,8 @@ func sameState(now, stored json.RawMessage) bool {
 	}
 	models := slices.Equal(a.Models, b.Models)
 	a.Models, b.Models = nil, nil
-	return models && a.SessionID == b.SessionID && a.Prompted == b.Prompted && a.CurrentModel == b.CurrentModel && a.Suffix == b.Suffix
+	return models && a.SessionID == b.SessionID && a.Prompted == b.Prompted && a.CurrentModel == b.CurrentModel &&
+		a.Suffix == b.Suffix
 }
 
 // finish stores the end of a turn.
@@ -222,13 +229,20 @@ func (e *Engine) finish(s *session, t *turn, a promptAnswer) (engine.Outcome, er
 	if err != nil {
 		return 0, err
 	}
-	result, err := json.Marshal(map[string]any{"kind": "FinishObservation", "content": []event.Text{event.NewText(text)}, "is_error": false})
+	result, err := json.Marshal(map[string]any{
+		"kind":     "FinishObservation",
+		"content":  []event.Text{event.NewText(text)},
+		"is_error": false,
+	})
 	if err != nil {
 		return 0, err
 	}
 	id := "call_" + uuid.NewString()
 	done := &event.Action{
-		Head: event.Head{Source: event.SourceAgent, ID: uuid.NewString()}, Thought: []event.Text{}, ThinkingBlocks: []event.ThinkingBlock{},
+		Head: event.Head{
+			Source: event.SourceAgent,
+			ID:     uuid.NewString(),
+		}, Thought: []event.Text{}, ThinkingBlocks: []event.ThinkingBlock{},
 		Action: action, ToolName: "finish", ToolCallID: id, LLMResponseID: uuid.NewString(), SecurityRisk: "UNKNOWN",
 		ToolCall: event.ToolCall{ID: id, Name: "finish", Arguments: string(arguments), Origin: "completion"},
 	}
@@ -244,8 +258,11 @@ func (e *Engine) finish(s *session, t *turn, a promptAnswer) (engine.Outcome, er
 // broken stores the message that tells a failure of a turn, and returns the failure.
 func (e *Engine) broken(f *engine.Failure) error {
 	m := &event.Message{
-		Head:            event.Head{Source: event.SourceAgent},
-		LLMMessage:      event.LLMMessage{Role: "assistant", Content: []event.Content{event.TextContent("ACP error: " + f.Detail)}},
+		Head: event.Head{Source: event.SourceAgent},
+		LLMMessage: event.LLMMessage{
+			Role:    "assistant",
+			Content: []event.Content{event.TextContent("ACP error: " + f.Detail)},
+		},
 		ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
 	}
 	if err := e.conversation.Append(m); err != nil {

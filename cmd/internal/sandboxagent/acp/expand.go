@@ -16,7 +16,9 @@ import (
 
 // placeholder is what may stand in a command line: {{name}}, and {{ask?yes:no}} for a value that
 // depends on whether the confirmation policy may ask.
-var placeholder = regexp.MustCompile(`\{\{(ask\?[^:{}]*:[^{}]*|[a-z_]+)\}\}`) //nolint:gochecknoglobals // compiled once, read-only
+var placeholder = regexp.MustCompile(
+	`\{\{(ask\?[^:{}]*:[^{}]*|[a-z_]+)\}\}`,
+) //nolint:gochecknoglobals // compiled once, read-only
 
 // values are what the placeholders stand for.
 type values struct {
@@ -61,7 +63,8 @@ func (v values) value(name string) (string, error) {
 	case "llm_base_url":
 		return v.baseURL("OpenAI", func(p preset.Vendor) string { return p.OpenAI }, "")
 	case "llm_anthropic_url":
-		return v.baseURL("Anthropic", func(p preset.Vendor) string { return strings.TrimSuffix(p.Anthropic, "/v1") }, "anthropic")
+		return v.baseURL("Anthropic", func(p preset.Vendor) string { return strings.TrimSuffix(p.Anthropic, "/v1") },
+			"anthropic")
 	case "llm_gemini_url":
 		return v.baseURL("Gemini", func(p preset.Vendor) string { return strings.TrimSuffix(p.Gemini, "/v1beta") }, "gemini")
 	case "llm_api_key":
@@ -87,7 +90,12 @@ func (v values) baseURL(api string, of func(preset.Vendor) string, path string) 
 	vendor, _ := preset.VendorOf(v.named)
 	base := of(vendor)
 	if base == "" && v.llm.APIKey != "" {
-		return "", fmt.Errorf("the vendor of the model %s is not known to serve the %s API: choose a model of its vendor, or set llm_base_url in the settings", v.named, api)
+		return "", fmt.Errorf(
+			"the vendor of the model %s is not known to serve the %s API: choose a model of its vendor, "+
+				"or set llm_base_url in the settings",
+			v.named,
+			api,
+		)
 	}
 	return base, nil
 }

@@ -45,9 +45,15 @@ func newFake(t *testing.T, faults, policy string) *fake {
 		}
 	}
 	f.setup = engine.Setup{
-		ID: "c", Dir: filepath.Join(dir, "conversation"), WorkingDir: filepath.Join(dir, "work"), Logger: slog.New(slog.DiscardHandler),
-		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(dir, "home"), acptest.Env + "=" + faults, acptest.LogEnv + "=" + f.log},
-		Agent:   engine.Agent{Kind: "acp", ACP: engine.ACP{Server: "custom", Command: []string{self}}},
+		ID: "c", Dir: filepath.Join(dir, "conversation"), WorkingDir: filepath.Join(dir, "work"),
+		Logger: slog.New(slog.DiscardHandler),
+		Environ: []string{
+			"PATH=" + os.Getenv("PATH"),
+			"HOME=" + filepath.Join(dir, "home"),
+			acptest.Env + "=" + faults,
+			acptest.LogEnv + "=" + f.log,
+		},
+		Agent: engine.Agent{Kind: "acp", ACP: engine.ACP{Server: "custom", Command: []string{self}}},
 	}
 	_ = f.Append(engine.Update(engine.KeyConfirmationPolicy, engine.Policy{Kind: policy}))
 	f.start()
@@ -194,9 +200,16 @@ func TestFaults_KilledInATurn(t *testing.T) {
 	if failure := f.fails(codePrompt); !strings.Contains(failure.Detail, "signal: killed") {
 		t.Errorf("the detail is %q", failure.Detail)
 	}
-	want := []string{"user: die", "call write done.txt in_progress", "call write done.txt failed", "call write done.txt in_progress", "call write done.txt failed"}
+	want := []string{
+		"user: die",
+		"call write done.txt in_progress",
+		"call write done.txt failed",
+		"call write done.txt in_progress",
+		"call write done.txt failed",
+	}
 	got := f.story()[before:]
-	if !slices.Equal(got[:len(got)-1], want) || !strings.HasPrefix(got[len(got)-1], "agent: ACP error: The agent ended in its turn") {
+	if !slices.Equal(got[:len(got)-1], want) || !strings.HasPrefix(got[len(got)-1],
+		"agent: ACP error: The agent ended in its turn") {
 		t.Errorf("the story is %q", got)
 	}
 	f.finishes("after it")
@@ -218,7 +231,8 @@ func TestFaults_KilledBetweenTurns(t *testing.T) {
 			"user: the second", "finish: You said: the second", "finished")
 		got := f.received()
 		last := got[strings.LastIndex(got, `"session/prompt"`):]
-		told := strings.Contains(last, "This conversation began before") && strings.Contains(last, "User: the first question") &&
+		told := strings.Contains(last, "This conversation began before") &&
+			strings.Contains(last, "User: the first question") &&
 			strings.Contains(last, "You: You said: the first question")
 		if told != (faults == acptest.NoLoad) || strings.Count(last, "the second") != 1 {
 			t.Errorf("%s: the last prompt is %s", faults, last)
@@ -237,7 +251,8 @@ func TestFaults_Updates(t *testing.T) {
 	events, _ := f.Events()
 	for _, e := range events {
 		if c, is := e.(*event.ACPToolCall); is && *c.Status == callCompleted {
-			if n := len(c.RawOutput); n < maxEventText || n > 2*maxEventText || !strings.Contains(string(c.RawOutput), `"after":"kept"`) {
+			if n := len(c.RawOutput); n < maxEventText || n > 2*maxEventText ||
+				!strings.Contains(string(c.RawOutput), `"after":"kept"`) {
 				t.Errorf("%d bytes of output are stored", n)
 			}
 		}
@@ -294,7 +309,12 @@ func TestFaults_PermissionTwice(t *testing.T) {
 		if got := <-done; got.err != nil || got.outcome != engine.Finished {
 			t.Fatalf("%v %v", got.outcome, got.err)
 		}
-		f.tells(append([]string{"user: twice", "call write done.txt pending", `status "waiting_for_confirmation"`, `status "running"`}, want...)...)
+		f.tells(append([]string{
+			"user: twice",
+			"call write done.txt pending",
+			`status "waiting_for_confirmation"`,
+			`status "running"`,
+		}, want...)...)
 	}
 }
 

@@ -22,7 +22,8 @@ func TestLines_LongStringsAreShortened(t *testing.T) {
 	}
 	in := "npm noise\n" + `{"jsonrpc":"2.0","method":"session/update","params":{"n":1}}` + "\n" + string(long)
 	var updates, garbage int
-	out, err := io.ReadAll(newLineReader(strings.NewReader(in), func(json.RawMessage) { updates++ }, func([]byte) { garbage++ }))
+	out, err := io.ReadAll(newLineReader(strings.NewReader(in), func(json.RawMessage) { updates++ },
+		func([]byte) { garbage++ }))
 	if err != nil || updates != 1 || garbage != 1 {
 		t.Fatalf("%v, %d updates, %d garbage", err, updates, garbage)
 	}
@@ -30,14 +31,16 @@ func TestLines_LongStringsAreShortened(t *testing.T) {
 	if err := json.Unmarshal(out, &m); err != nil || !utf8.Valid(out) {
 		t.Fatalf("what is left is not valid: %v", err)
 	}
-	if m.Result.After != "kept" || len(m.Result.Text) == 0 || len(out) > 2*maxString || bytes.Count(out, []byte("\n")) != 1 {
+	if m.Result.After != "kept" || len(m.Result.Text) == 0 || len(out) > 2*maxString ||
+		bytes.Count(out, []byte("\n")) != 1 {
 		t.Errorf("%d bytes of text, %d in all, after %q", len(m.Result.Text), len(out), m.Result.After)
 	}
 }
 
 // A line without long strings can't be shortened: the reading ends with the reason.
 func TestLines_TooLongHasAReason(t *testing.T) {
-	r := newLineReader(strings.NewReader("["+strings.Repeat("1,", 6<<20)+"1]\n"), func(json.RawMessage) {}, func([]byte) {})
+	r := newLineReader(strings.NewReader("["+strings.Repeat("1,", 6<<20)+"1]\n"), func(json.RawMessage) {},
+		func([]byte) {})
 	if _, err := io.ReadAll(r); !errors.Is(err, errLine) {
 		t.Errorf("%v, want %v", err, errLine)
 	}
@@ -70,15 +73,28 @@ func TestExpand_Placeholders(t *testing.T) {
 func TestExpand_TheKeyGoesToTheModelsVendor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ model, in, want string }{
-		{"deepseek/deepseek-chat", "{{llm_base_url}} {{llm_anthropic_url}}", "https://api.deepseek.com/v1 https://api.deepseek.com/anthropic"},
-		{"claude-opus-4-5", "{{llm_base_url}} {{llm_anthropic_url}}", "https://api.anthropic.com/v1 https://api.anthropic.com"},
+		{
+			"deepseek/deepseek-chat",
+			"{{llm_base_url}} {{llm_anthropic_url}}",
+			"https://api.deepseek.com/v1 https://api.deepseek.com/anthropic",
+		},
+		{
+			"claude-opus-4-5",
+			"{{llm_base_url}} {{llm_anthropic_url}}",
+			"https://api.anthropic.com/v1 https://api.anthropic.com",
+		},
 		{"gemini/gemini-3-pro", "{{llm_gemini_url}}", "https://generativelanguage.googleapis.com"},
 		{"", "{{llm_base_url}} {{llm_anthropic_url}}{{llm_gemini_url}}", "https://api.openai.com/v1 "},
-		{"openai/gpt-5", "{{llm_anthropic_url}}", ""}, {"openai/gpt-5", "{{llm_gemini_url}}", ""}, {"bedrock/claude", "{{llm_base_url}}", ""},
+		{
+			"openai/gpt-5",
+			"{{llm_anthropic_url}}",
+			"",
+		}, {"openai/gpt-5", "{{llm_gemini_url}}", ""}, {"bedrock/claude", "{{llm_base_url}}", ""},
 	} {
 		v := values{named: c.model, llm: engine.LLM{APIKey: "sk-owner"}}
 		got, err := v.expand(c.in)
-		if c.want != "" && (err != nil || got != c.want) || c.want == "" && (err == nil || !strings.Contains(err.Error(), "llm_base_url")) {
+		if c.want != "" && (err != nil || got != c.want) ||
+			c.want == "" && (err == nil || !strings.Contains(err.Error(), "llm_base_url")) {
 			t.Errorf("%s with the model %q: %q, %v, want %q", c.in, c.model, got, err, c.want)
 		}
 	}

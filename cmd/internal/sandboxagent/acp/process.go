@@ -177,7 +177,8 @@ func killMarked(entry string) int {
 		if err != nil || !bytes.Contains(b, []byte(entry)) {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil &&
+			syscall.Kill(pid, syscall.SIGKILL) == nil {
 			n++
 		}
 	}

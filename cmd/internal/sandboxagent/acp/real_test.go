@@ -29,18 +29,22 @@ type realAgent struct {
 
 func realAgents() []realAgent {
 	return []realAgent{
-		{id: "opencode", installed: "tested", program: "opencode-linux-x64/bin/opencode", write: func(path string) modeltest.Call {
-			return modeltest.Tool("write", map[string]any{"filePath": path, "content": "hello\n"})
-		}},
-		{id: "codex", installed: "tested", program: "@zed-industries/codex-acp-linux-x64/bin/codex-acp", write: func(path string) modeltest.Call {
-			return modeltest.Tool("exec_command", map[string]any{"cmd": "echo hello > " + path})
-		}},
-		{id: "claude-code", installed: "all", goesOn: true, program: ".bin/claude-agent-acp", write: func(path string) modeltest.Call {
-			return modeltest.Tool("Write", map[string]any{"file_path": path, "content": "hello\n"})
-		}},
-		{id: "gemini-cli", installed: "all", program: ".bin/gemini", forgets: true, goesOn: true, write: func(path string) modeltest.Call {
-			return modeltest.Tool("write_file", map[string]any{"file_path": path, "content": "hello\n"})
-		}},
+		{id: "opencode", installed: "tested", program: "opencode-linux-x64/bin/opencode",
+			write: func(path string) modeltest.Call {
+				return modeltest.Tool("write", map[string]any{"filePath": path, "content": "hello\n"})
+			}},
+		{id: "codex", installed: "tested", program: "@zed-industries/codex-acp-linux-x64/bin/codex-acp",
+			write: func(path string) modeltest.Call {
+				return modeltest.Tool("exec_command", map[string]any{"cmd": "echo hello > " + path})
+			}},
+		{id: "claude-code", installed: "all", goesOn: true, program: ".bin/claude-agent-acp",
+			write: func(path string) modeltest.Call {
+				return modeltest.Tool("Write", map[string]any{"file_path": path, "content": "hello\n"})
+			}},
+		{id: "gemini-cli", installed: "all", program: ".bin/gemini", forgets: true, goesOn: true,
+			write: func(path string) modeltest.Call {
+				return modeltest.Tool("write_file", map[string]any{"file_path": path, "content": "hello\n"})
+			}},
 		{id: "qwen-code", installed: "all", goesOn: true, program: ".bin/qwen", write: func(path string) modeltest.Call {
 			return modeltest.Tool("write_file", map[string]any{"file_path": path, "content": "hello\n"})
 		}},
@@ -87,7 +91,8 @@ func newReal(t *testing.T, a realAgent, policy string) *real {
 	}})
 	preset, _ := PresetByID(a.id)
 	r.setup = engine.Setup{
-		ID: "c", Dir: filepath.Join(dir, "conversation"), WorkingDir: filepath.Join(dir, "work"), Logger: slog.New(slog.DiscardHandler),
+		ID: "c", Dir: filepath.Join(dir, "conversation"), WorkingDir: filepath.Join(dir, "work"),
+		Logger:  slog.New(slog.DiscardHandler),
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(dir, "home")},
 		Agent: engine.Agent{Kind: "acp", LLM: engine.LLM{Model: "openai/m", APIKey: "sk-secret", BaseURL: r.model.BaseURL()},
 			ACP: engine.ACP{Server: a.id, Command: append([]string{program}, preset.Args...)}},

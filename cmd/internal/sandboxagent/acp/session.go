@@ -88,7 +88,12 @@ func (e *Engine) open(ctx context.Context, c command, authMethod, mode string, b
 	defer cancel()
 	p, err := start(c, e.setup.WorkingDir, e.setup.Credential)
 	if err != nil {
-		return nil, &engine.Failure{Code: codeSpawn, Detail: "The agent could not be started: " + err.Error() + ". Install it in the sandbox's image, or choose another agent.", Source: "agent"}
+		return nil, &engine.Failure{
+			Code: codeSpawn,
+			Detail: "The agent could not be started: " + err.Error() + ". Install it in the sandbox's " +
+				"image, or choose another agent.",
+			Source: "agent",
+		}
 	}
 	s := &session{process: p, commandKey: c.key()}
 	reader := newLineReader(p.stdout, s.update, func(line []byte) {
@@ -132,15 +137,18 @@ func (e *Engine) begin(ctx context.Context, s *session, authMethod, mode string,
 		return fmt.Errorf("initialize: %w", err)
 	}
 	if hello.ProtocolVersion != sdk.ProtocolVersionNumber {
-		return fmt.Errorf("initialize: the agent speaks version %d of the protocol, not %d", hello.ProtocolVersion, sdk.ProtocolVersionNumber)
+		return fmt.Errorf("initialize: the agent speaks version %d of the protocol, not %d", hello.ProtocolVersion,
+			sdk.ProtocolVersionNumber)
 	}
 	s.images, s.mcp = hello.AgentCapabilities.PromptCapabilities.Image, hello.AgentCapabilities.McpCapabilities
 	s.info = state{Cwd: e.setup.WorkingDir, Server: e.setup.Agent.ACP.Server}
 	if i := hello.AgentInfo; i != nil {
 		s.info.AgentName, s.info.AgentVersion = i.Name, i.Version
 	}
-	if authMethod != "" && slices.ContainsFunc(hello.AuthMethods, func(m sdk.AuthMethod) bool { return authID(m) == authMethod }) {
-		if _, err := request[json.RawMessage](ctx, s, sdk.AgentMethodAuthenticate, sdk.AuthenticateRequest{MethodId: authMethod}); err != nil {
+	if authMethod != "" && slices.ContainsFunc(hello.AuthMethods,
+		func(m sdk.AuthMethod) bool { return authID(m) == authMethod }) {
+		if _, err := request[json.RawMessage](ctx, s, sdk.AgentMethodAuthenticate,
+			sdk.AuthenticateRequest{MethodId: authMethod}); err != nil {
 			return fmt.Errorf("authenticate with %s: %w", authMethod, err)
 		}
 	}
@@ -199,7 +207,13 @@ type opened struct {
 }
 
 // loadOrNew loads the former session. If the agent can't, it makes a new one.
-func (e *Engine) loadOrNew(ctx context.Context, s *session, servers []sdk.McpServer, canLoad bool, before state) (opened, error) {
+func (e *Engine) loadOrNew(
+	ctx context.Context,
+	s *session,
+	servers []sdk.McpServer,
+	canLoad bool,
+	before state,
+) (opened, error) {
 	id := before.SessionID
 	if id == "" {
 		id = e.setup.Agent.ACP.ResumeSessionID
@@ -208,7 +222,8 @@ func (e *Engine) loadOrNew(ctx context.Context, s *session, servers []sdk.McpSer
 	}
 	if id != "" && canLoad {
 		s.id = sdk.SessionId(id)
-		o, err := request[opened](ctx, s, sdk.AgentMethodSessionLoad, sdk.LoadSessionRequest{Cwd: s.info.Cwd, McpServers: servers, SessionId: s.id})
+		o, err := request[opened](ctx, s, sdk.AgentMethodSessionLoad,
+			sdk.LoadSessionRequest{Cwd: s.info.Cwd, McpServers: servers, SessionId: s.id})
 		if err == nil {
 			s.loaded, s.info.SessionID, s.info.Suffix, s.info.Prompted = true, id, before.Suffix, before.Prompted
 			return o, nil
@@ -217,9 +232,11 @@ func (e *Engine) loadOrNew(ctx context.Context, s *session, servers []sdk.McpSer
 		if !errors.As(err, &rpc) || rpc.Code == rpcAuthRequired || ctx.Err() != nil || s.ended() {
 			return opened{}, fmt.Errorf("session/load: %w", err)
 		}
-		e.setup.Logger.Info("the agent can't load its session; it gets the history", "conversation", e.setup.ID, "error", rpc.Message)
+		e.setup.Logger.Info("the agent can't load its session; it gets the history", "conversation", e.setup.ID, "error",
+			rpc.Message)
 	}
-	o, err := request[opened](ctx, s, sdk.AgentMethodSessionNew, sdk.NewSessionRequest{Cwd: s.info.Cwd, McpServers: servers})
+	o, err := request[opened](ctx, s, sdk.AgentMethodSessionNew,
+		sdk.NewSessionRequest{Cwd: s.info.Cwd, McpServers: servers})
 	if err != nil {
 		return opened{}, fmt.Errorf("session/new: %w", err)
 	}
@@ -238,7 +255,8 @@ func (s *session) setMode(ctx context.Context, mode string, o opened) error {
 	}
 	for _, m := range o.Modes.Available {
 		if m.ID == mode {
-			_, err := request[json.RawMessage](ctx, s, sdk.AgentMethodSessionSetMode, sdk.SetSessionModeRequest{SessionId: s.id, ModeId: sdk.SessionModeId(mode)})
+			_, err := request[json.RawMessage](ctx, s, sdk.AgentMethodSessionSetMode,
+				sdk.SetSessionModeRequest{SessionId: s.id, ModeId: sdk.SessionModeId(mode)})
 			if err != nil {
 				return fmt.Errorf("setting the mode %s: %w", mode, err)
 			}
@@ -310,7 +328,8 @@ func (s *session) switchModel(ctx context.Context, want string) error {
 			return err
 		}
 	} else {
-		_, err := request[json.RawMessage](ctx, s, sdk.AgentMethodSessionSetModel, sdk.UnstableSetSessionModelRequest{SessionId: s.id, ModelId: sdk.UnstableModelId(want)})
+		_, err := request[json.RawMessage](ctx, s, sdk.AgentMethodSessionSetModel,
+			sdk.UnstableSetSessionModelRequest{SessionId: s.id, ModelId: sdk.UnstableModelId(want)})
 		if err != nil {
 			return fmt.Errorf("setting the model %s: %w", want, err)
 		}
@@ -428,15 +447,22 @@ func mcpServers(config json.RawMessage, can sdk.McpCapabilities) ([]sdk.McpServe
 		switch {
 		case m.Disabled:
 		case m.Command != "":
-			stdio := &sdk.McpServerStdio{Name: name, Command: m.Command, Args: append([]string{}, m.Args...), Env: []sdk.EnvVariable{}}
+			stdio := &sdk.McpServerStdio{
+				Name:    name,
+				Command: m.Command,
+				Args:    append([]string{}, m.Args...),
+				Env:     []sdk.EnvVariable{},
+			}
 			for _, k := range sortedKeys(m.Env) {
 				stdio.Env = append(stdio.Env, sdk.EnvVariable{Name: k, Value: m.Env[k]})
 			}
 			out = append(out, sdk.McpServer{Stdio: stdio})
 		case kind == "sse" && can.Sse:
-			out = append(out, sdk.McpServer{Sse: &sdk.McpServerSseInline{Name: name, Url: m.URL, Type: "sse", Headers: headers(m.Headers)}})
+			out = append(out,
+				sdk.McpServer{Sse: &sdk.McpServerSseInline{Name: name, Url: m.URL, Type: "sse", Headers: headers(m.Headers)}})
 		case kind != "sse" && m.URL != "" && can.Http:
-			out = append(out, sdk.McpServer{Http: &sdk.McpServerHttpInline{Name: name, Url: m.URL, Type: "http", Headers: headers(m.Headers)}})
+			out = append(out,
+				sdk.McpServer{Http: &sdk.McpServerHttpInline{Name: name, Url: m.URL, Type: "http", Headers: headers(m.Headers)}})
 		default:
 			return nil, fmt.Errorf("mcp_config: the agent can't use the server %q: it speaks stdio%s", name, spoken(can))
 		}

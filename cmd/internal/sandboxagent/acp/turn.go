@@ -266,7 +266,8 @@ func (e *Engine) drain(t *turn) error {
 // cancelTurn cancels a turn. An agent that does not end it in time is killed.
 func (e *Engine) cancelTurn(s *session, t *turn, done <-chan answered) {
 	e.unask()
-	_ = s.conn.SendNotification(context.Background(), sdk.AgentMethodSessionCancel, sdk.CancelNotification{SessionId: s.id})
+	_ = s.conn.SendNotification(context.Background(), sdk.AgentMethodSessionCancel,
+		sdk.CancelNotification{SessionId: s.id})
 	limit := time.NewTimer(e.drainWait)
 	defer limit.Stop()
 	for {
@@ -408,7 +409,9 @@ func (e *Engine) reject(c *call, reason string) error {
 	}
 	c.Status, c.begun, c.ended = callFailed, true, true
 	ev := c.event(e.masked)
-	ev.RawOutput, _ = json.Marshal(map[string]string{"error": "Action rejected: " + cmp.Or(reason, "User rejected the action")})
+	ev.RawOutput, _ = json.Marshal(map[string]string{
+		"error": "Action rejected: " + cmp.Or(reason, "User rejected the action"),
+	})
 	return e.conversation.Append(ev)
 }
 

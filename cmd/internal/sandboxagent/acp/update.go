@@ -54,7 +54,11 @@ func (c *call) merge(u call) {
 			*m.have = *m.now
 		}
 	}
-	for _, m := range []struct{ have, now *json.RawMessage }{{&c.RawInput, &u.RawInput}, {&c.RawOutput, &u.RawOutput}, {&c.Content, &u.Content}} {
+	for _, m := range []struct{ have, now *json.RawMessage }{
+		{&c.RawInput, &u.RawInput},
+		{&c.RawOutput, &u.RawOutput},
+		{&c.Content, &u.Content},
+	} {
 		if len(*m.now) > 0 && string(*m.now) != "null" {
 			*m.have = *m.now
 		}
@@ -71,7 +75,8 @@ func (c *call) event(mask func(string) string) *event.ACPToolCall {
 	}
 	e := &event.ACPToolCall{
 		Head: event.Head{Source: event.SourceAgent}, ToolCallID: c.ID, Title: bounded(mask(title)),
-		RawInput: boundedJSON(c.RawInput, mask), RawOutput: boundedJSON(c.RawOutput, mask), Content: boundedJSON(c.Content, mask),
+		RawInput: boundedJSON(c.RawInput, mask), RawOutput: boundedJSON(c.RawOutput, mask), Content: boundedJSON(c.Content,
+			mask),
 		IsError: c.Status == callFailed,
 	}
 	// The event outlives the call's present status.

@@ -73,7 +73,11 @@ func Main() {
 	if !is {
 		return
 	}
-	a := &agent{faults: strings.Split(value, ","), answers: map[string]chan json.RawMessage{}, canceled: map[string]chan struct{}{}}
+	a := &agent{
+		faults:   strings.Split(value, ","),
+		answers:  map[string]chan json.RawMessage{},
+		canceled: map[string]chan struct{}{},
+	}
 	if path := os.Getenv(LogEnv); path != "" {
 		a.log, _ = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600) // a test sees that it is empty
 	}
@@ -115,7 +119,8 @@ func (a *agent) noise() {
 	if a.has(Noisy) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		fmt.Print("npm warn deprecated\n{\"half\": \n\n[1,2]\n\x00\xff\xfe\n{\"jsonrpc\":\"2.0\"}\n{\"jsonrpc\":\"2.0\",\"method\":\"x/unknown\",\"params\":3}\n")
+		fmt.Print("npm warn deprecated\n{\"half\": " +
+			"\n\n[1,2]\n\x00\xff\xfe\n{\"jsonrpc\":\"2.0\"}\n{\"jsonrpc\":\"2.0\",\"method\":\"x/unknown\",\"params\":3}\n")
 	}
 }
 
@@ -133,7 +138,10 @@ func (a *agent) take(m message, line []byte) {
 		if a.has(OldSpeech) {
 			version = 0
 		}
-		a.reply(m, map[string]any{"protocolVersion": version, "agentInfo": map[string]string{"name": "acptest", "version": "1"},
+		a.reply(m, map[string]any{"protocolVersion": version, "agentInfo": map[string]string{
+			"name":    "acptest",
+			"version": "1",
+		},
 			"agentCapabilities": map[string]any{"loadSession": true}})
 	case "session/new":
 		if a.has(NoLogin) {

@@ -76,7 +76,8 @@ func (t *turn) do(words []string) {
 		t.unknown()
 	case Long:
 		t.call("tool_call", "c1", "in_progress", nil)
-		t.call("tool_call_update", "c1", "completed", map[string]any{"text": strings.Repeat("0123456789é", 1<<20), "after": "kept"})
+		t.call("tool_call_update", "c1", "completed",
+			map[string]any{"text": strings.Repeat("0123456789é", 1<<20), "after": "kept"})
 		t.say("Long.")
 		t.end("end_turn")
 	case TooLong:
@@ -147,11 +148,19 @@ func (t *turn) die(word string) {
 func (t *turn) unknown() {
 	t.update("plan_of_the_future", map[string]any{"steps": 3})
 	t.update("user_message_chunk", map[string]any{"content": map[string]string{"type": "text", "text": "not the user"}})
-	for _, raw := range []string{`{}`, `null`, `7`, `{"sessionUpdate":7}`, `{"sessionUpdate":"tool_call","toolCallId":7}`, `{"sessionUpdate":"tool_call"}`,
+	for _, raw := range []string{`{}`, `null`, `7`, `{"sessionUpdate":7}`, `{"sessionUpdate":"tool_call","toolCallId":7}`,
+		`{"sessionUpdate":"tool_call"}`,
 		`{"sessionUpdate":"agent_message_chunk","content":[1]}`, `{"sessionUpdate":"agent_message_chunk"}`} {
-		t.a.send(message{Method: "session/update", Params: json.RawMessage(`{"sessionId":"` + t.session + `","update":` + raw + `}`)})
+		t.a.send(message{
+			Method: "session/update",
+			Params: json.RawMessage(`{"sessionId":"` + t.session + `","update":` + raw + `}`),
+		})
 	}
-	t.a.send(message{Method: "session/update", Params: json.RawMessage(`{"sessionId":"another","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"of another session"}}}`)})
+	t.a.send(message{
+		Method: "session/update",
+		Params: json.RawMessage(`{"sessionId":"another","update":{"sessionUpdate":"agent_message_chunk",` +
+			`"content":{"type":"text","text":"of another session"}}}`),
+	})
 	t.say("Known.")
 	t.end("end_turn")
 }
@@ -174,9 +183,16 @@ func (t *turn) ask(session, call string) <-chan json.RawMessage {
 	id := strconv.Itoa(1000 + t.a.asked)
 	t.a.answers[id] = answer
 	t.a.mu.Unlock()
-	params, _ := json.Marshal(map[string]any{"sessionId": session, "toolCall": map[string]any{"toolCallId": call, "title": "write done.txt"},
+	params, _ := json.Marshal(map[string]any{"sessionId": session, "toolCall": map[string]any{
+		"toolCallId": call,
+		"title":      "write done.txt",
+	},
 		"options": []map[string]string{{"optionId": "always", "kind": "allow_always", "name": "Always"},
-			{"optionId": "once", "kind": "allow_once", "name": "Once"}, {"optionId": "no", "kind": "reject_once", "name": "No"}}})
+			{
+				"optionId": "once",
+				"kind":     "allow_once",
+				"name":     "Once",
+			}, {"optionId": "no", "kind": "reject_once", "name": "No"}}})
 	t.a.send(message{ID: json.RawMessage(id), Method: "session/request_permission", Params: params})
 	return answer
 }
@@ -221,5 +237,11 @@ func (t *turn) updated(kind string, members map[string]any) message {
 func (t *turn) end(reason string) { t.a.send(t.ended(reason)) }
 
 func (t *turn) ended(reason string) message {
-	return message{ID: t.m.ID, Result: map[string]any{"stopReason": reason, "usage": map[string]int{"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}}}
+	return message{
+		ID: t.m.ID,
+		Result: map[string]any{
+			"stopReason": reason,
+			"usage":      map[string]int{"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+		},
+	}
 }

@@ -63,7 +63,8 @@ func TestActivity_PollingIsNone(t *testing.T) {
 		}
 	}
 	s.age()
-	if status, _ := call(t, "POST", s.url+"/api/bash/execute_bash_command", "wrong", `{"command":"true"}`); status != 401 || s.idleTime() < 3000 {
+	if status, _ := call(t, "POST", s.url+"/api/bash/execute_bash_command", "wrong",
+		`{"command":"true"}`); status != 401 || s.idleTime() < 3000 {
 		t.Errorf("an unauthorised call keeps the sandbox awake: %d", status)
 	}
 }
@@ -71,7 +72,8 @@ func TestActivity_PollingIsNone(t *testing.T) {
 func TestActivity_WorkIsActivity(t *testing.T) {
 	s := newServer(t)
 	fifo := filepath.Join(t.TempDir(), "go")
-	started := decodeJSON[agent.BashCommand](t, s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"while [ ! -e `+fifo+` ]; do sleep 0.01; done"}`))
+	started := decodeJSON[agent.BashCommand](t,
+		s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"while [ ! -e `+fifo+` ]; do sleep 0.01; done"}`))
 	s.age()
 	if idle := s.idleTime(); idle != 0 {
 		t.Errorf("a command runs: idle for %d s", idle)
@@ -111,7 +113,8 @@ func TestBash_LostCommandIsKnownAsKilled(t *testing.T) {
 	dir := t.TempDir()
 	at := func(c *Config) { c.BashEventsDir = filepath.Join(dir, "bash_events") }
 	s := serveAt(t, filepath.Join(dir, "c"), at)
-	started := decodeJSON[agent.BashCommand](t, s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"sleep 100 # TEXTCANARY"}`))
+	started := decodeJSON[agent.BashCommand](t,
+		s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"sleep 100 # TEXTCANARY"}`))
 	s.s.bash.close()
 	// A truncated write.
 	path := filepath.Join(dir, "bash_events", commandIDsFile)
@@ -124,7 +127,8 @@ func TestBash_LostCommandIsKnownAsKilled(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if p := decodeJSON[agent.Page[agent.BashOutput]](t, s.want(200, "GET", search+strings.Repeat("0", 32), "")); len(p.Items) != 0 {
+	if p := decodeJSON[agent.Page[agent.BashOutput]](t,
+		s.want(200, "GET", search+strings.Repeat("0", 32), "")); len(p.Items) != 0 {
 		t.Errorf("an unknown command: %+v", p)
 	}
 	if text := string(read(t, path)); text != started.ID+"\n" {

@@ -152,7 +152,13 @@ func (s *Server) amend(c *conversation, fn func(map[string]any)) error {
 
 // engineAs returns a conversation's engine as one that can do what T names. ok is false when there is
 // none: it then has answered, with lacks for an engine that can't.
-func engineAs[T any](s *Server, w http.ResponseWriter, r *http.Request, c *conversation, lacks string) (can T, ok bool) {
+func engineAs[T any](
+	s *Server,
+	w http.ResponseWriter,
+	r *http.Request,
+	c *conversation,
+	lacks string,
+) (can T, ok bool) {
 	eng, err := s.engineOf(c)
 	if err != nil {
 		s.answerFailure(w, r, err)
@@ -238,7 +244,8 @@ func (s *Server) handleTitle(w http.ResponseWriter, r *http.Request) {
 // handleCondense handles POST /api/conversations/{id}/condense: the next step condenses the history.
 func (s *Server) handleCondense(w http.ResponseWriter, r *http.Request) {
 	if c := s.find(w, r); c != nil {
-		s.done(w, r, c.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceUser}}), http.StatusNotFound, "Not Found")
+		s.done(w, r, c.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceUser}}), http.StatusNotFound,
+			"Not Found")
 	}
 }
 

@@ -70,14 +70,20 @@ type command struct {
 
 // newBash creates a bash with the environment, the user and the directory of command ids of cfg.
 func newBash(cfg Config) *bash {
-	return &bash{environ: commandEnv(cfg.Environ, cfg.Env), as: cfg.tools, ids: openCommandIDs(cfg.BashEventsDir, cfg.Logger), commands: map[string]*command{}}
+	return &bash{
+		environ:  commandEnv(cfg.Environ, cfg.Env),
+		as:       cfg.tools,
+		ids:      openCommandIDs(cfg.BashEventsDir, cfg.Logger),
+		commands: map[string]*command{},
+	}
 }
 
 // start runs text in a shell with its own process group, in dir, for at most timeout, with more in
 // its environment. Without a shell in the image the command ends with code 127.
 func (b *bash) start(text string, dir *string, timeout time.Duration, more map[string]string) (*command, error) {
 	c := &command{
-		info: agent.BashCommand{ID: newHexID(), Timestamp: now().Format(bashTime), Kind: "BashCommand", Command: text, Cwd: dir,
+		info: agent.BashCommand{ID: newHexID(), Timestamp: now().Format(bashTime), Kind: "BashCommand", Command: text,
+			Cwd:     dir,
 			Timeout: int(timeout / time.Second)},
 		done:  make(chan struct{}),
 		grown: &b.grown,
@@ -246,7 +252,11 @@ func wholeRunes(b []byte) int {
 
 // add appends an output event. The caller holds mu.
 func (c *command) add(e agent.BashOutput) {
-	e.ID, e.Timestamp, e.Kind, e.CommandID, e.Order = newHexID(), now().Format(bashTime), "BashOutput", c.info.ID, len(c.outputs)
+	e.ID, e.Timestamp, e.Kind, e.CommandID, e.Order = newHexID(), now().Format(
+		bashTime,
+	), "BashOutput", c.info.ID, len(
+		c.outputs,
+	)
 	c.outputs = append(c.outputs, e)
 }
 

@@ -14,7 +14,8 @@ func TestBash_Env(t *testing.T) {
 		t.Errorf("exit code %d, %q", code, stdout)
 	}
 	_, started := s.send(http.MethodPost, "/api/bash/start_bash_command", `{"command":"true","env":{"A":"ENVCANARY"}}`)
-	status, refused := s.send(http.MethodPost, "/api/bash/start_bash_command", `{"command":"true","env":{"A=B":"ENVCANARY"}}`)
+	status, refused := s.send(http.MethodPost, "/api/bash/start_bash_command",
+		`{"command":"true","env":{"A=B":"ENVCANARY"}}`)
 	if status != http.StatusUnprocessableEntity {
 		t.Errorf("a name that is none: %d", status)
 	}
@@ -23,7 +24,8 @@ func TestBash_Env(t *testing.T) {
 			t.Errorf("the %s shows the value: %s", what, text)
 		}
 	}
-	if code, stdout, _ := s.run(`{"command":"echo [$OH_SECRET_KEY]","env":{"OH_SECRET_KEY":"x"}}`); code != 0 || stdout != "[]\n" {
+	if code, stdout, _ := s.run(`{"command":"echo [$OH_SECRET_KEY]","env":{"OH_SECRET_KEY":"x"}}`); code != 0 ||
+		stdout != "[]\n" {
 		t.Errorf("a variable of keys: %d %q", code, stdout)
 	}
 }

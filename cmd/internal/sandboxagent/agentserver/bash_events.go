@@ -67,7 +67,8 @@ func (c *command) events(skip int) []bashEvent {
 		c.seal(false)
 	}
 	for _, e := range c.outputs[min(max(0, skip-1), len(c.outputs)):] {
-		out = append(out, bashEvent{id: e.ID, kind: kindBashOutput, time: e.Timestamp, command: e.CommandID, order: e.Order, body: e})
+		out = append(out,
+			bashEvent{id: e.ID, kind: kindBashOutput, time: e.Timestamp, command: e.CommandID, order: e.Order, body: e})
 	}
 	return out
 }

@@ -62,7 +62,14 @@ func TestBashEvents_SearchWithoutACommandListsAll(t *testing.T) {
 	if len(back) != 6 || rest.NextPageID != nil || back[0].ID != all.Items[0].ID || back[5].ID != all.Items[5].ID {
 		t.Errorf("pages: %+v", back)
 	}
-	for _, query := range []string{"?kind__eq=X", "?sort_order=X", "?timestamp__gte=X", "?order__gt=X", "?limit=101", "?command_id__eq=X"} {
+	for _, query := range []string{
+		"?kind__eq=X",
+		"?sort_order=X",
+		"?timestamp__gte=X",
+		"?order__gt=X",
+		"?limit=101",
+		"?command_id__eq=X",
+	} {
 		s.want(422, "GET", "/api/bash/bash_events/search"+query, "")
 	}
 }
@@ -80,7 +87,8 @@ func TestBashEvents_TimesHaveAZone(t *testing.T) {
 func TestBashEvents_GetBatchAndDelete(t *testing.T) {
 	s := newServer(t)
 	s.run(`{"command":"echo one"}`)
-	running := decodeJSON[agent.BashCommand](t, s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"sleep 60"}`))
+	running := decodeJSON[agent.BashCommand](t,
+		s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"sleep 60"}`))
 	all := s.bashSearch("").Items
 	got := decodeJSON[bashEventBody](t, s.want(200, "GET", "/api/bash/bash_events/"+decode.Dashed(all[1].ID), ""))
 	if got.ID != all[1].ID || *got.Stdout != "one\n" {
@@ -164,23 +172,33 @@ func TestBashSocket_CommandsAndOutput(t *testing.T) {
 	write(`{"type":"auth","session_api_key":"` + testKey + `"}`) // is ignored
 	write(`{"command":"echo here; exit 3"}`)
 	seen := nextBash(t, conn, ended)
-	if seen[0].Kind != "BashCommand" || seen[0].Command != "echo here; exit 3" || *seen[1].Stdout != "here\n" || *seen[len(seen)-1].ExitCode != 3 {
+	if seen[0].Kind != "BashCommand" || seen[0].Command != "echo here; exit 3" || *seen[1].Stdout != "here\n" ||
+		*seen[len(seen)-1].ExitCode != 3 {
 		t.Errorf("%+v", seen)
 	}
 	// Output of a running command arrives before its end.
-	started := decodeJSON[agent.BashCommand](t, s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"echo early; sleep 60"}`))
+	started := decodeJSON[agent.BashCommand](t,
+		s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"echo early; sleep 60"}`))
 	seen = nextBash(t, conn, func(e bashEventBody) bool { return e.Stdout != nil })
 	if seen[0].ID != started.ID || *seen[1].Stdout != "early\n" {
 		t.Errorf("%+v", seen)
 	}
-	for _, frame := range []string{`[`, `[]`, `{"command":1}`, `{"command":"x","cwd":"relative"}`, `{"command":"x","timeout":-1}`} {
+	for _, frame := range []string{
+		`[`,
+		`[]`,
+		`{"command":1}`,
+		`{"command":"x","cwd":"relative"}`,
+		`{"command":"x","timeout":-1}`,
+	} {
 		write(frame)
-		if e := nextBash(t, conn, func(bashEventBody) bool { return true })[0]; e.Kind != "BashError" || e.Code == "" || e.Detail == "" {
+		if e := nextBash(t, conn, func(bashEventBody) bool { return true })[0]; e.Kind != "BashError" || e.Code == "" ||
+			e.Detail == "" {
 			t.Errorf("%s: %+v", frame, e)
 		}
 	}
 	all := s.bashSocket("?resend_mode=all")
-	if err := all.Write(t.Context(), websocket.MessageText, []byte(`{"type":"auth","session_api_key":"`+testKey+`"}`)); err != nil {
+	if err := all.Write(t.Context(), websocket.MessageText,
+		[]byte(`{"type":"auth","session_api_key":"`+testKey+`"}`)); err != nil {
 		t.Fatal(err)
 	}
 	if seen := nextBash(t, all, ended); *seen[1].Stdout != "before\n" {

@@ -110,5 +110,6 @@ func (c *commandIDs) forget(ids map[string]bool) {
 }
 
 func (c *commandIDs) fail(err error) {
-	c.logger.Warn("the ids of commands can't be kept; a restart will not know which it ended", "path", c.path, "error", err)
+	c.logger.Warn("the ids of commands can't be kept; a restart will not know which it ended", "path", c.path, "error",
+		err)
 }

@@ -22,8 +22,9 @@ func (s *server) run(body string) (int, string, string) {
 	<-s.s.bash.get(started.ID).done
 	var stdout, stderr string
 	for last := -1; ; {
-		p := decodeJSON[agent.Page[agent.BashOutput]](s.t, s.want(200, "GET", "/api/bash/bash_events/search?command_id__eq="+started.ID+
-			"&kind__eq=BashOutput&order__gt="+strconv.Itoa(last), ""))
+		p := decodeJSON[agent.Page[agent.BashOutput]](s.t, s.want(200, "GET",
+			"/api/bash/bash_events/search?command_id__eq="+started.ID+
+				"&kind__eq=BashOutput&order__gt="+strconv.Itoa(last), ""))
 		if len(p.Items) == 0 {
 			s.t.Fatal("the command has no end")
 		}
@@ -85,8 +86,10 @@ func TestBash_ManySmallWrites_FewEvents(t *testing.T) {
 }
 
 func TestBash_Commands(t *testing.T) {
-	s := serveAt(t, t.TempDir(), inherits(envSecretKey+"=SEALCANARY", "OH_SESSION_API_KEYS_0="+testKey, "GREETING=inherited"))
-	if code, out, errs := s.run(`{"command":"echo out; echo err >&2; exit 3"}`); code != 3 || out != "out\n" || errs != "err\n" {
+	s := serveAt(t, t.TempDir(),
+		inherits(envSecretKey+"=SEALCANARY", "OH_SESSION_API_KEYS_0="+testKey, "GREETING=inherited"))
+	if code, out, errs := s.run(`{"command":"echo out; echo err >&2; exit 3"}`); code != 3 || out != "out\n" ||
+		errs != "err\n" {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
 	if code, out, _ := s.run(`{"command":"pwd","cwd":"/tmp"}`); code != 0 || out != "/tmp\n" {
@@ -95,10 +98,12 @@ func TestBash_Commands(t *testing.T) {
 	if code, _, _ := s.run(`{"command":"sleep 100 & sleep 100","timeout":1}`); code != killedExit {
 		t.Errorf("timeout: %d", code)
 	}
-	if _, out, _ := s.run(`{"command":"env"}`); strings.Contains(out, "CANARY") || !strings.Contains(out, "GREETING=inherited") {
+	if _, out, _ := s.run(`{"command":"env"}`); strings.Contains(out, "CANARY") ||
+		!strings.Contains(out, "GREETING=inherited") {
 		t.Errorf("a command sees the server's keys, or not the rest: %s", out)
 	}
-	if code, out, _ := s.run(`{"command":"head -c 3000000 /dev/zero | tr '\\0' x"}`); code != 0 || len(out) != maxCommandBytes {
+	if code, out, _ := s.run(`{"command":"head -c 3000000 /dev/zero | tr '\\0' x"}`); code != 0 ||
+		len(out) != maxCommandBytes {
 		t.Errorf("long output: %d, %d bytes", code, len(out))
 	}
 	if code, _, _ := s.run(`{"command":"true","cwd":"/no/such/dir"}`); code != noShellExit {

@@ -86,8 +86,9 @@ func ConfigFromEnv(environ []string) (Config, error) {
 			env[name] = value
 		}
 	}
-	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey], BashEventsDir: env[envBashDir],
-		ToolsUser: env[envToolsUser], Environ: commandEnv(environ, nil)}
+	cfg := Config{Port: defaultPort, ConversationsPath: defaultPath, SecretKey: env[envSecretKey],
+		BashEventsDir: env[envBashDir],
+		ToolsUser:     env[envToolsUser], Environ: commandEnv(environ, nil)}
 	if p := env[envPath]; p != "" {
 		cfg.ConversationsPath = p
 	}

@@ -164,7 +164,8 @@ func readHooks(o decode.Object) {
 // has not. An empty list and false ask for nothing.
 func refuseUnsupported(o decode.Object) {
 	if list, ok := o.Value("client_tools").([]any); ok && len(list) > 0 {
-		o.Masked().Rule("client_tools", "client_tools are not supported: leave them out, or use an image with the OpenHands agent server")
+		o.Masked().Rule("client_tools",
+			"client_tools are not supported: leave them out, or use an image with the OpenHands agent server")
 	}
 	if o.Value("worktree") == true {
 		o.Rule("worktree", "a worktree of its own is not supported: leave it out")
@@ -190,7 +191,8 @@ func readKind(o decode.Object, name, otherwise string, values []string) string {
 // readAgent reads the agent in whichever of the three forms the request has. It keeps only members
 // that can't hold a secret.
 func readAgent(o decode.Object) (agentInfo, string) {
-	given := slices.DeleteFunc([]string{"agent", "agent_settings", "agent_profile_id"}, func(n string) bool { return o.Value(n) == nil })
+	given := slices.DeleteFunc([]string{"agent", "agent_settings", "agent_profile_id"},
+		func(n string) bool { return o.Value(n) == nil })
 	switch {
 	case len(given) == 0:
 		o.Problems.Value(o.Loc, "one of agent, agent_settings or agent_profile_id is required", nil)

@@ -36,7 +36,8 @@ func (s *Server) handleConversationBatch(w http.ResponseWriter, r *http.Request)
 		return
 	}
 	if len(ids) > agent.MaxIDs {
-		writeInvalid(w, []decode.Problem{{Type: "too_long", Loc: []string{"query", "ids"}, Msg: "List should have at most 99 items"}})
+		writeInvalid(w,
+			[]decode.Problem{{Type: "too_long", Loc: []string{"query", "ids"}, Msg: "List should have at most 99 items"}})
 		return
 	}
 	out := make([]*info, len(ids))

@@ -66,7 +66,8 @@ func readMessage(o decode.Object) agent.Message {
 
 func readBlock(o decode.Object) agent.ContentBlock {
 	cache := o.Boolean("cache_prompt")
-	out := agent.ContentBlock{Type: textOr(o.Enum("type", []string{"text", "image"}), "text"), CachePrompt: cache != nil && *cache}
+	out := agent.ContentBlock{Type: textOr(o.Enum("type", []string{"text", "image"}), "text"), CachePrompt: cache != nil &&
+		*cache}
 	if out.Type == "text" {
 		if out.Text = textOr(o.Text("text", maxText), ""); o.Value("text") == nil {
 			missing(o, "text")
@@ -87,7 +88,8 @@ func readTags(o decode.Object) map[string]string {
 		v := tags.Text(k, maxText)
 		switch {
 		case !isTagKey(k):
-			o.Problems.Value(decode.At(tags.Loc, decode.Truncate(k, 64), "[key]"), "a tag's name is lower-case letters and digits", nil)
+			o.Problems.Value(decode.At(tags.Loc, decode.Truncate(k, 64), "[key]"),
+				"a tag's name is lower-case letters and digits", nil)
 		case v == nil:
 		case utf8.RuneCountInString(*v) > maxName:
 			tags.Masked().Rule(k, "a tag's value has at most 256 characters")

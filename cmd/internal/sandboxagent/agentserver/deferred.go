@@ -95,7 +95,8 @@ func (d *Deferred) serve(w http.ResponseWriter, r *http.Request) {
 	case path == agent.ProofPath && d.cfg.SecretKey != "":
 		writeProof(w, r, []string{d.cfg.SecretKey})
 	case path == "/ready":
-		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": agent.StateInitializing, "message": "waiting for POST " + initPath})
+		writeJSON(w, http.StatusServiceUnavailable,
+			map[string]string{"status": agent.StateInitializing, "message": "waiting for POST " + initPath})
 	case path == "/server_info":
 		up := time.Since(d.started)
 		writeJSON(w, http.StatusOK, serverInfo(d.cfg.Version, up, up))

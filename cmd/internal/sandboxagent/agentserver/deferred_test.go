@@ -58,20 +58,25 @@ func initCall(t *testing.T, url, key, body string) (int, string) {
 	return resp.StatusCode, rec.Body.String()
 }
 
-const initBody = `{"session_api_keys":["` + testKey + `"],"webhooks":[{"base_url":"http://x"}],"web_url":null,"max_concurrent_runs":3,"telemetry":{"any":1},"env":{"GREETING":"hi","OH_SECRET_KEY":"no"}}`
+const initBody = `{"session_api_keys":["` + testKey + `"],"webhooks":[{"base_url":"http://x"}],` +
+	`"web_url":null,"max_concurrent_runs":3,"telemetry":{"any":1},"env":{"GREETING":"hi","OH_SECRET_KEY":"no"}}`
 
 func TestDeferred_DormantUntilInit(t *testing.T) {
 	_, url := dormant(t, nil)
 	for path, want := range map[string]string{
-		"/health": `200 {"status":"ok"}`, "/alive": `200 {"status":"ok"}`, "/ready": `503 {"message":"waiting for POST /api/init","status":"initializing"}`,
-		"/api/init": `200 {"state":"dormant","error":null}`, "/api/conversations/count": `503 {"detail":"The server is not initialised yet"}`,
-		"/sockets/events/x": `503 {"detail":"The server is not initialised yet"}`, "/nothing": `404 {"detail":"Not Found"}`,
+		"/health": `200 {"status":"ok"}`, "/alive": `200 {"status":"ok"}`,
+		"/ready":                   `503 {"message":"waiting for POST /api/init","status":"initializing"}`,
+		"/api/init":                `200 {"state":"dormant","error":null}`,
+		"/api/conversations/count": `503 {"detail":"The server is not initialised yet"}`,
+		"/sockets/events/x":        `503 {"detail":"The server is not initialised yet"}`,
+		"/nothing":                 `404 {"detail":"Not Found"}`,
 	} {
 		if status, body := call(t, "GET", url+path, "", ""); fmt.Sprint(status, " ", body) != want {
 			t.Errorf("GET %s: %d %s, want %s", path, status, body, want)
 		}
 	}
-	if status, body := call(t, "GET", url+"/server_info", "", ""); status != 200 || !strings.Contains(body, `"idle_time":0`) {
+	if status, body := call(t, "GET", url+"/server_info", "", ""); status != 200 ||
+		!strings.Contains(body, `"idle_time":0`) {
 		t.Errorf("server_info: %d %s", status, body)
 	}
 	for _, key := range []string{"", "wrong", initKey + "x", testKey} {
@@ -88,7 +93,10 @@ func TestDeferred_DormantUntilInit(t *testing.T) {
 	if status, _ := initCall(t, url, "wrong", initBody); status != 401 {
 		t.Errorf("init again with a wrong key: %d", status)
 	}
-	for path, want := range map[string]string{"/ready": `{"status":"ready"}`, "/api/init": `{"state":"ready","error":null}`} {
+	for path, want := range map[string]string{
+		"/ready":    `{"status":"ready"}`,
+		"/api/init": `{"state":"ready","error":null}`,
+	} {
 		if status, body := call(t, "GET", url+path, "", ""); status != 200 || body != want {
 			t.Errorf("GET %s: %d %s", path, status, body)
 		}
@@ -96,7 +104,8 @@ func TestDeferred_DormantUntilInit(t *testing.T) {
 	if status, _ := call(t, "GET", url+"/api/conversations/count", "", ""); status != 401 {
 		t.Errorf("without a key: %d", status)
 	}
-	if status, body := call(t, "POST", url+"/api/bash/execute_bash_command", testKey, `{"command":"echo $GREETING$OH_SECRET_KEY"}`); status != 200 || !strings.Contains(body, `"hi\n"`) {
+	if status, body := call(t, "POST", url+"/api/bash/execute_bash_command", testKey,
+		`{"command":"echo $GREETING$OH_SECRET_KEY"}`); status != 200 || !strings.Contains(body, `"hi\n"`) {
 		t.Errorf("a command's environment: %d %s", status, body)
 	}
 }
@@ -142,7 +151,8 @@ func TestDeferred_FailureIsRolledBack(t *testing.T) {
 	if status != 500 || strings.Contains(body, file) {
 		t.Errorf("%d %s", status, body)
 	}
-	if _, body := call(t, "GET", url+initPath, "", ""); !strings.HasPrefix(body, `{"state":"dormant","error":"initialisation failed`) || strings.Contains(body, file) {
+	if _, body := call(t, "GET", url+initPath, "",
+		""); !strings.HasPrefix(body, `{"state":"dormant","error":"initialisation failed`) || strings.Contains(body, file) {
 		t.Errorf("after the failure: %s", body)
 	}
 	if status, body := initCall(t, url, initKey, initBody); status != 200 {
@@ -161,13 +171,17 @@ func TestDeferred_OpenWithoutSecretKey(t *testing.T) {
 	for _, c := range []struct {
 		cfg  Config
 		want string
-	}{{Config{Deferred: true}, "127.0.0.1"}, {Config{Deferred: true, SecretKey: "s"}, "0.0.0.0"}, {Config{SecretKey: "s"}, "127.0.0.1"}} {
+	}{{
+		Config{Deferred: true},
+		"127.0.0.1",
+	}, {Config{Deferred: true, SecretKey: "s"}, "0.0.0.0"}, {Config{SecretKey: "s"}, "127.0.0.1"}} {
 		if got := c.cfg.bindHost(); got != c.want {
 			t.Errorf("%+v binds %s", c.cfg, got)
 		}
 	}
 	for _, v := range []string{"1", "TRUE", "0", ""} {
-		if cfg, err := ConfigFromEnv([]string{"OH_DEFERRED_INIT=" + v}); err != nil || cfg.Deferred != (v == "1" || v == "TRUE") {
+		if cfg, err := ConfigFromEnv([]string{"OH_DEFERRED_INIT=" + v}); err != nil ||
+			cfg.Deferred != (v == "1" || v == "TRUE") {
 			t.Errorf("OH_DEFERRED_INIT=%s: %v, %v", v, cfg.Deferred, err)
 		}
 	}
@@ -225,7 +239,11 @@ func TestDeferred_ManyCallersInitialiseOnce(t *testing.T) {
 
 func TestProgram_DeferredIsDormantAgainAfterKill(t *testing.T) {
 	bin, dir := build(t), t.TempDir()
-	env := []string{"OH_DEFERRED_INIT=1", "OH_SECRET_KEY=" + initKey, "OH_BASH_EVENTS_DIR=" + filepath.Join(dir, "bash_events")}
+	env := []string{
+		"OH_DEFERRED_INIT=1",
+		"OH_SECRET_KEY=" + initKey,
+		"OH_BASH_EVENTS_DIR=" + filepath.Join(dir, "bash_events"),
+	}
 	conversations := filepath.Join(dir, "conversations")
 	p := runProgram(t, bin, conversations, env...)
 	for i := range 3 {

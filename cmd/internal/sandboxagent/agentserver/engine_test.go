@@ -43,7 +43,14 @@ func (e *steps) Respond(accept bool, reason string) (bool, error) {
 	}
 	var list []event.Event
 	for _, a := range event.OpenActions(events) {
-		list = append(list, &event.UserReject{ToolName: a.ToolName, ToolCallID: a.ToolCallID, ActionID: a.ID, RejectionReason: reason, RejectionSource: "user"})
+		list = append(list,
+			&event.UserReject{
+				ToolName:        a.ToolName,
+				ToolCallID:      a.ToolCallID,
+				ActionID:        a.ID,
+				RejectionReason: reason,
+				RejectionSource: "user",
+			})
 	}
 	return false, e.conv.Append(list...)
 }
@@ -64,7 +71,12 @@ func (e *steps) Close() error {
 // act stores an action.
 func (e *steps) act(id string) error {
 	return e.conv.Append(&event.Action{Head: event.Head{Source: event.SourceAgent}, ToolName: "terminal", ToolCallID: id,
-		Action: []byte(`{"kind":"TerminalAction","command":"true"}`), ToolCall: event.ToolCall{ID: id, Name: "terminal", Arguments: "{}", Origin: "completion"}})
+		Action: []byte(`{"kind":"TerminalAction","command":"true"}`), ToolCall: event.ToolCall{
+			ID:        id,
+			Name:      "terminal",
+			Arguments: "{}",
+			Origin:    "completion",
+		}})
 }
 
 // observe stores the results of the open actions.

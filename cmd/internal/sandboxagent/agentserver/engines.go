@@ -14,5 +14,8 @@ func newEngine(setup engine.Setup, conv engine.Conversation) (engine.Engine, err
 	case "acp":
 		return acp.New(setup, conv)
 	}
-	return nil, &engine.Failure{Code: "LLMNotConfigured", Detail: "There is no engine for the agent kind " + setup.Agent.Kind + "."}
+	return nil, &engine.Failure{
+		Code:   "LLMNotConfigured",
+		Detail: "There is no engine for the agent kind " + setup.Agent.Kind + ".",
+	}
 }

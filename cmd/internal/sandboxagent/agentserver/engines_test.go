@@ -81,7 +81,10 @@ func newTold(t *testing.T, kind, policy, message string) *told {
 	t.Helper()
 	e, environ := &told{dir: t.TempDir()}, inherits()
 	settings := map[string]any{"agent_kind": "acp", "acp_server": "custom"}
-	write, hang := modeltest.Tool("terminal", map[string]any{"command": "echo done > done.txt"}), modeltest.Tool("terminal", map[string]any{"command": "touch begun; sleep 600"})
+	write, hang := modeltest.Tool("terminal",
+		map[string]any{
+			"command": "echo done > done.txt",
+		}), modeltest.Tool("terminal", map[string]any{"command": "touch begun; sleep 600"})
 	switch kind {
 	case "native":
 		settings["agent_kind"] = "openhands"
@@ -99,9 +102,15 @@ func newTold(t *testing.T, kind, policy, message string) *told {
 	}
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{Tool: "-"}, Answers: []modeltest.Answer{modeltest.Text("A title")}},
-		{When: modeltest.When{User: acptest.Work}, Answers: []modeltest.Answer{modeltest.Calls(write), modeltest.Text("It is written.")}},
+		{
+			When:    modeltest.When{User: acptest.Work},
+			Answers: []modeltest.Answer{modeltest.Calls(write), modeltest.Text("It is written.")},
+		},
 		{When: modeltest.When{User: acptest.Hang}, Answers: []modeltest.Answer{modeltest.Calls(hang)}},
-		{When: modeltest.When{User: acptest.Fail}, Answers: []modeltest.Answer{{Fault: &modeltest.Fault{Kind: modeltest.BadRequest}}}},
+		{
+			When:    modeltest.When{User: acptest.Fail},
+			Answers: []modeltest.Answer{{Fault: &modeltest.Fault{Kind: modeltest.BadRequest}}},
+		},
 		{Answers: []modeltest.Answer{modeltest.Text("You said: hello")}},
 	}})
 	settings["llm"] = map[string]any{"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}

@@ -28,7 +28,8 @@ func TestTakeEnvironment(t *testing.T) {
 		}
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestTakeEnvironment$", "-test.v")
 		cmd.Dir = "/"
-		cmd.Env = []string{"A=1", "OH_SESSION_API_KEYS_0=KEYCANARY1", "OH_SESSION_API_KEYS=[\"KEYCANARY2\"]", "PATH=/usr/bin:/bin",
+		cmd.Env = []string{"A=1", "OH_SESSION_API_KEYS_0=KEYCANARY1", "OH_SESSION_API_KEYS=[\"KEYCANARY2\"]",
+			"PATH=/usr/bin:/bin",
 			"SESSION_API_KEY=KEYCANARY3", "TAKE_ENVIRONMENT=1", "NOMAD_SECRETS_DIR=" + secrets, "OH_SECRET_KEY=SEALCANARY"}
 		if os.Getuid() == 0 {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
@@ -38,7 +39,8 @@ func TestTakeEnvironment(t *testing.T) {
 			t.Fatalf("user %d: %v: %s", user, err, out)
 		}
 		text := string(out)
-		if !strings.Contains(text, "had 8 of 8") || !strings.Contains(text, "the block: A=1 PATH=") || strings.Contains(text, "CANARY") {
+		if !strings.Contains(text, "had 8 of 8") || !strings.Contains(text, "the block: A=1 PATH=") ||
+			strings.Contains(text, "CANARY") {
 			t.Errorf("user %d: %s", user, text)
 		}
 		if user != 0 && strings.Count(text, "Permission denied") < 2 {
@@ -63,10 +65,12 @@ func takeEnvironment() {
 	fmt.Println("now", os.Environ())
 	block, err := os.ReadFile("/proc/self/environ")
 	if os.Getuid() == 0 {
-		fmt.Println("the block:", strings.Join(strings.FieldsFunc(string(block), func(r rune) bool { return r == 0 }), " "), err)
+		fmt.Println("the block:", strings.Join(strings.FieldsFunc(string(block), func(r rune) bool { return r == 0 }), " "),
+			err)
 	} else {
 		fmt.Println("the block: A=1 PATH= can't be read:", err)
 	}
-	out, _ := exec.Command("sh", "-c", fmt.Sprintf("cat /proc/%[1]d/environ; head -c 1 /proc/%[1]d/mem; env", os.Getpid())).CombinedOutput()
+	out, _ := exec.Command("sh", "-c",
+		fmt.Sprintf("cat /proc/%[1]d/environ; head -c 1 /proc/%[1]d/mem; env", os.Getpid())).CombinedOutput()
 	fmt.Printf("%s\n", out)
 }

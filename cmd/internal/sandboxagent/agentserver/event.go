@@ -19,7 +19,10 @@ func messageEvent(m agent.Message) *event.Message {
 	if m.Role == "assistant" {
 		source = event.SourceAgent
 	}
-	e := &event.Message{Head: event.Head{Source: source}, LLMMessage: event.LLMMessage{Role: m.Role, Content: []event.Content{}},
+	e := &event.Message{Head: event.Head{Source: source}, LLMMessage: event.LLMMessage{
+		Role:    m.Role,
+		Content: []event.Content{},
+	},
 		ActivatedSkills: []string{}, ExtendedContent: []event.Text{}}
 	for _, b := range m.Content {
 		e.LLMMessage.Content = append(e.LLMMessage.Content, event.Content(b))
@@ -36,7 +39,12 @@ func failureEvents(f *engine.Failure) []event.Event {
 		source = event.SourceEnvironment
 	}
 	return []event.Event{
-		&event.ConversationError{Head: event.Head{Source: source}, Code: f.Code, Detail: f.Detail, Classification: event.Classify(f.Code)},
+		&event.ConversationError{
+			Head:           event.Head{Source: source},
+			Code:           f.Code,
+			Detail:         f.Detail,
+			Classification: event.Classify(f.Code),
+		},
 		statusEvent(engine.StatusError),
 	}
 }
@@ -45,7 +53,9 @@ func failureEvents(f *engine.Failure) []event.Event {
 func unfinished(open []*event.Action, text string) []event.Event {
 	list := make([]event.Event, 0, len(open))
 	for _, a := range open {
-		list = append(list, &event.AgentError{Head: event.Head{Source: event.SourceAgent}, ToolName: a.ToolName, ToolCallID: a.ToolCallID,
+		list = append(list, &event.AgentError{Head: event.Head{
+			Source: event.SourceAgent,
+		}, ToolName: a.ToolName, ToolCallID: a.ToolCallID,
 			Error: text, Classification: event.Classification{Kind: "internal", UserAction: "none"}})
 	}
 	return list

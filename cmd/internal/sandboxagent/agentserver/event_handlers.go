@@ -53,7 +53,8 @@ func readEventFilter(w http.ResponseWriter, q url.Values) (eventFilter, bool) {
 	case "TIMESTAMP_DESC":
 		f.descending = true
 	default:
-		errs = append(errs, decode.NotOneOf([]string{"TIMESTAMP", "TIMESTAMP_DESC"}).At(q.Get("sort_order"), "query", "sort_order"))
+		errs = append(errs,
+			decode.NotOneOf([]string{"TIMESTAMP", "TIMESTAMP_DESC"}).At(q.Get("sort_order"), "query", "sort_order"))
 	}
 	for name, to := range map[string]*string{"timestamp__gte": &f.from, "timestamp__lt": &f.before} {
 		text := q.Get(name)
@@ -236,7 +237,10 @@ func readIDs(w http.ResponseWriter, r *http.Request) ([]string, bool) {
 		}
 	}
 	if !isList || len(ids) != len(list) || len(ids) > 100 {
-		writeInvalid(w, []decode.Problem{{Type: "list_type", Loc: []string{"body"}, Msg: "Input should be a valid list of at most 100 event ids"}})
+		writeInvalid(w,
+			[]decode.Problem{
+				{Type: "list_type", Loc: []string{"body"}, Msg: "Input should be a valid list of at most 100 event ids"},
+			})
 		return nil, false
 	}
 	return ids, true

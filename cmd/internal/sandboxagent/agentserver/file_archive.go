@@ -55,12 +55,15 @@ func (s *Server) handleFileArchive(w http.ResponseWriter, r *http.Request) {
 		writeDetail(w, http.StatusBadRequest, "The format git-delta is not supported: use format=tar.gz, or /api/git/diff")
 		return
 	default:
-		writeInvalid(w, []decode.Problem{decode.NotOneOf([]string{"git-delta", "tar.gz"}).At(q.Get("format"), "query", "format")})
+		writeInvalid(w,
+			[]decode.Problem{decode.NotOneOf([]string{"git-delta", "tar.gz"}).At(q.Get("format"), "query", "format")})
 		return
 	}
 	excludes := slices.Concat(alwaysExcluded(), q["exclude"])
-	if len(excludes) > maxExcludes || slices.ContainsFunc(excludes, func(p string) bool { _, err := path.Match(p, ""); return err != nil || len(p) > 200 }) {
-		writeDetail(w, http.StatusBadRequest, fmt.Sprintf("exclude takes at most %d file name patterns of at most 200 bytes", maxExcludes))
+	if len(excludes) > maxExcludes || slices.ContainsFunc(excludes,
+		func(p string) bool { _, err := path.Match(p, ""); return err != nil || len(p) > 200 }) {
+		writeDetail(w, http.StatusBadRequest,
+			fmt.Sprintf("exclude takes at most %d file name patterns of at most 200 bytes", maxExcludes))
 		return
 	}
 	if err := credential.Do(s.cfg.tools, func() error { return s.sendArchive(w, r, excludes) }); err != nil {
@@ -83,7 +86,8 @@ func (s *Server) sendArchive(w http.ResponseWriter, r *http.Request, excludes []
 	defer root.Close()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadTime)) // a test's recorder has none
 	w.Header().Set("Content-Type", "application/gzip")
-	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": filepath.Base(dir) + ".tar.gz"}))
+	w.Header().Set("Content-Disposition",
+		mime.FormatMediaType("attachment", map[string]string{"filename": filepath.Base(dir) + ".tar.gz"}))
 	return writeArchive(r.Context(), w, root, filepath.Base(dir), excludes)
 }
 

@@ -20,7 +20,11 @@ func TestFiles_PathInTheURL(t *testing.T) {
 	s, dir := newServer(t), t.TempDir()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	path := filepath.Join(dir, "a b", "x.txt")
-	for i, form := range []string{"/" + url.PathEscape(path), "/" + (&url.URL{Path: path}).EscapedPath(), (&url.URL{Path: path}).EscapedPath()} {
+	for i, form := range []string{
+		"/" + url.PathEscape(path),
+		"/" + (&url.URL{Path: path}).EscapedPath(),
+		(&url.URL{Path: path}).EscapedPath(),
+	} {
 		var body bytes.Buffer
 		m := multipart.NewWriter(&body)
 		f, _ := m.CreateFormFile("file", "x")
@@ -63,7 +67,8 @@ func TestFiles_HomeAndSubdirectories(t *testing.T) {
 	_ = os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)
 	_ = os.Symlink("/", filepath.Join(dir, "link"))
 	home := s.want(200, "GET", "/api/file/home", "")
-	if want := `{"favorites":[{"label":"A","path":"` + dir + `/A"},`; !strings.HasPrefix(home, want) || strings.Contains(home, "hidden") {
+	if want := `{"favorites":[{"label":"A","path":"` + dir + `/A"},`; !strings.HasPrefix(home, want) ||
+		strings.Contains(home, "hidden") {
 		t.Error(home)
 	}
 	if !strings.Contains(s.want(200, "GET", "/api/file/home?include_hidden=true", ""), ".hidden") {
@@ -71,7 +76,8 @@ func TestFiles_HomeAndSubdirectories(t *testing.T) {
 	}
 	var got []string
 	for token := ""; ; {
-		page := decodeJSON[agent.Page[subdirectory]](t, s.query(200, "/api/file/search_subdirs", "path", dir, "limit", "2", "page_id", token))
+		page := decodeJSON[agent.Page[subdirectory]](t,
+			s.query(200, "/api/file/search_subdirs", "path", dir, "limit", "2", "page_id", token))
 		for _, d := range page.Items {
 			got = append(got, d.Name)
 		}
@@ -97,8 +103,10 @@ func TestTrajectory_HasEveryEventAndNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := decodeJSON[struct{ Items []eventHead }](t, s.want(200, "GET", "/api/conversations/"+convID+"/events/search", ""))
-	if len(z.File) < 2 || z.File[0].Name != convID+"/meta.json" || !strings.HasSuffix(z.File[1].Name, "event-00000-"+page.Items[0].ID+".json") {
+	page := decodeJSON[struct{ Items []eventHead }](t,
+		s.want(200, "GET", "/api/conversations/"+convID+"/events/search", ""))
+	if len(z.File) < 2 || z.File[0].Name != convID+"/meta.json" ||
+		!strings.HasSuffix(z.File[1].Name, "event-00000-"+page.Items[0].ID+".json") {
 		t.Fatalf("%d files", len(z.File))
 	}
 	for _, f := range z.File {

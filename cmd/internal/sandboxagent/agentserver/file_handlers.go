@@ -67,7 +67,8 @@ func (s *Server) storeUpload(w http.ResponseWriter, r *http.Request, path string
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	var f *renameio.PendingFile
 	if err == nil {
-		f, err = renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(0o600))
+		f, err = renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)),
+			renameio.WithStaticPermissions(0o600))
 	}
 	if err != nil {
 		s.fileFailed(w, r, err)
@@ -114,7 +115,8 @@ func (s *Server) handleFileDownload(w http.ResponseWriter, r *http.Request) {
 	}
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": filepath.Base(path)}))
+	w.Header().Set("Content-Disposition",
+		mime.FormatMediaType("attachment", map[string]string{"filename": filepath.Base(path)}))
 	http.ServeContent(w, r, "", st.ModTime(), f)
 }
 

@@ -122,7 +122,8 @@ func (s *Server) copyOf(c *conversation, from *string) (m meta, events []event.E
 		}
 		events = append(events, e)
 	}
-	events = append(events, unfinished(event.OpenActions(events), "The conversation was forked before this tool call had a result.")...)
+	events = append(events,
+		unfinished(event.OpenActions(events), "The conversation was forked before this tool call had a result.")...)
 	if own := withoutSession(state); own != nil {
 		events = append(events, engine.Update(engine.KeyAgentState, own))
 	}

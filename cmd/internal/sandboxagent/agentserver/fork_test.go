@@ -41,7 +41,8 @@ func TestFork(t *testing.T) {
 		}
 		return engine.Waiting, errors.Join(e.act("a"), e.conv.Append(
 			engine.Update(engine.KeyAgentState, map[string]any{"acp_session_id": "of the source", "acp_prompted": true}),
-			engine.Update(engine.KeyStats, event.Stats{UsageToMetrics: map[string]event.Metrics{"agent": {AccumulatedCost: 1}}})))
+			engine.Update(engine.KeyStats,
+				event.Stats{UsageToMetrics: map[string]event.Metrics{"agent": {AccumulatedCost: 1}}})))
 	}
 	s := serveAt(t, dir, stepping(nil, step))
 	s.begun()
@@ -50,10 +51,12 @@ func TestFork(t *testing.T) {
 	search(t, "the answer", text)
 	got := decodeJSON[info](t, text)
 	if got.ID != forkUID || got.ExecutionStatus != "idle" || *got.Title != "The other way" || got.Tags["a"] != "b" ||
-		*got.ForkedFrom != convUID || len(got.Stats.UsageToMetrics) != 0 || !slices.Equal(got.SecretNames, []string{"GITHUB_TOKEN"}) {
+		*got.ForkedFrom != convUID || len(got.Stats.UsageToMetrics) != 0 ||
+		!slices.Equal(got.SecretNames, []string{"GITHUB_TOKEN"}) {
 		t.Errorf("the fork is %s", text)
 	}
-	if strings.Contains(string(got.AgentState), "of the source") || !strings.Contains(string(got.AgentState), "acp_prompted") {
+	if strings.Contains(string(got.AgentState), "of the source") ||
+		!strings.Contains(string(got.AgentState), "acp_prompted") {
 		t.Errorf("the fork's agent state is %s", got.AgentState)
 	}
 	after := s.events(forkUID)
@@ -73,12 +76,14 @@ func TestFork(t *testing.T) {
 	s.want(422, "POST", convPath+"/fork", `{"id":"no id"}`)
 	s.want(404, "POST", "/api/conversations/"+strings.Repeat("9", 32)+"/fork", `{}`)
 	s.want(200, "POST", "/api/conversations/"+forkUID+"/run", "")
-	if status := s.settled(strings.ReplaceAll(forkUID, "-", "")); status != "finished" && status != "waiting_for_confirmation" {
+	if status := s.settled(strings.ReplaceAll(forkUID, "-", "")); status != "finished" &&
+		status != "waiting_for_confirmation" {
 		t.Errorf("the fork's run ends as %s", status)
 	}
 
 	first := before[0].Envelope().ID
-	part := decodeJSON[info](t, s.want(201, "POST", convPath+"/fork", `{"from_event_id":"`+first+`","reset_metrics":false}`))
+	part := decodeJSON[info](t,
+		s.want(201, "POST", convPath+"/fork", `{"from_event_id":"`+first+`","reset_metrics":false}`))
 	if list := s.events(part.ID); list[0].Envelope().ID != first || len(list) != 2 || *part.ForkedFromEvent != first {
 		t.Errorf("the part has %d events: %+v", len(list), part)
 	}
@@ -132,7 +137,8 @@ func TestSwitchACPModel(t *testing.T) {
 			return &switching{steps: steps{conv: conv}}, nil
 		}
 	})
-	body := strings.Replace(createBody(t, convUID), `"agent_kind":"openhands"`, `"agent_kind":"acp","acp_server":"codex"`, 1)
+	body := strings.Replace(createBody(t, convUID), `"agent_kind":"openhands"`,
+		`"agent_kind":"acp","acp_server":"codex"`, 1)
 	s.want(201, "POST", "/api/conversations", body)
 	s.settled(convID)
 	s.want(200, "POST", convPath+"/switch_acp_model", `{"model":"gpt-5/high"}`)
@@ -163,7 +169,13 @@ func (e *switching) SwitchModel(_ context.Context, model string) error {
 func TestFileArchive(t *testing.T) {
 	s := newServer(t)
 	dir := filepath.Join(t.TempDir(), "app")
-	for name, text := range map[string]string{"a.txt": "a", "sub/b.sh": "b", "node_modules/x/index.js": "x", "sub/secret.env": "s", "c.pyc": "c"} {
+	for name, text := range map[string]string{
+		"a.txt":                   "a",
+		"sub/b.sh":                "b",
+		"node_modules/x/index.js": "x",
+		"sub/secret.env":          "s",
+		"c.pyc":                   "c",
+	} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
 			t.Fatal(err)
@@ -172,7 +184,8 @@ func TestFileArchive(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), "GET", s.url+"/api/file/archive?format=tar.gz&exclude=*.env&path="+dir, nil)
+	req, err := http.NewRequestWithContext(t.Context(), "GET",
+		s.url+"/api/file/archive?format=tar.gz&exclude=*.env&path="+dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,15 +214,19 @@ func TestFileArchive(t *testing.T) {
 		}
 		got[h.Name] = string(b)
 	}
-	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, []string{"app/a.txt", "app/archive_manifest.json", "app/sub/b.sh"}) || got["app/sub/b.sh"] != "b" {
+	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names,
+		[]string{"app/a.txt", "app/archive_manifest.json", "app/sub/b.sh"}) || got["app/sub/b.sh"] != "b" {
 		t.Errorf("the archive has %q", names)
 	}
-	if m := decodeJSON[manifest](t, got["app/archive_manifest.json"]); m.FileCount != 2 || m.TotalBytes != 2 || m.Source != "app" {
+	if m := decodeJSON[manifest](t, got["app/archive_manifest.json"]); m.FileCount != 2 || m.TotalBytes != 2 ||
+		m.Source != "app" {
 		t.Errorf("the manifest is %+v", m)
 	}
 	for query, status := range map[string]int{
-		"format=tar.gz&path=relative": 400, "format=tar.gz&path=" + dir + "/none": 404, "format=tar.gz&path=" + dir + "/a.txt": 400,
-		"path=" + dir: 400, "format=git-delta&path=" + dir: 400, "format=rar&path=" + dir: 422, "format=tar.gz&exclude=[&path=" + dir: 400,
+		"format=tar.gz&path=relative": 400, "format=tar.gz&path=" + dir + "/none": 404,
+		"format=tar.gz&path=" + dir + "/a.txt": 400,
+		"path=" + dir:                          400, "format=git-delta&path=" + dir: 400, "format=rar&path=" + dir: 422,
+		"format=tar.gz&exclude=[&path=" + dir: 400,
 	} {
 		s.want(status, "GET", "/api/file/archive?"+query, "")
 	}

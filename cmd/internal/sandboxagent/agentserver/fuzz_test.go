@@ -14,8 +14,10 @@ import (
 // configuration.
 func FuzzInit(f *testing.F) {
 	f.Add([]byte(initBody))
-	for _, s := range []string{`{}`, `[]`, `null`, ``, `{"session_api_keys":[""]}`, `{"session_api_keys":["k"],"webhooks":[null,"CANARY",{"base_url":5}]}`,
-		`{"session_api_keys":["k"],"webhooks":{"base_url":"x"}}`, `{"env":{"A":"CANARY","B":1}}`, `{"conversations_path":"../../etc","session_api_keys":["k"]}`,
+	for _, s := range []string{`{}`, `[]`, `null`, ``, `{"session_api_keys":[""]}`,
+		`{"session_api_keys":["k"],"webhooks":[null,"CANARY",{"base_url":5}]}`,
+		`{"session_api_keys":["k"],"webhooks":{"base_url":"x"}}`, `{"env":{"A":"CANARY","B":1}}`,
+		`{"conversations_path":"../../etc","session_api_keys":["k"]}`,
 		`{"session_api_keys":null,"max_concurrent_runs":1e999}`, `{"CANARY":1}`} {
 		f.Add([]byte(s))
 	}

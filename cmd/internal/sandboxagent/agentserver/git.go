@@ -109,7 +109,11 @@ func (r *repository) skeleton(exclude, format string) error {
 	if err != nil {
 		excluded = nil // most repositories exclude nothing of their own
 	}
-	for name, text := range map[string][]byte{"HEAD": []byte("ref: refs/heads/none\n"), "config": []byte(config), "info/exclude": excluded} {
+	for name, text := range map[string][]byte{
+		"HEAD":         []byte("ref: refs/heads/none\n"),
+		"config":       []byte(config),
+		"info/exclude": excluded,
+	} {
 		errs = append(errs, os.WriteFile(filepath.Join(r.own, name), text, 0o600))
 	}
 	return errors.Join(errs...)
@@ -189,14 +193,16 @@ func (r *repository) exec(ctx context.Context, env []string, limit int, args ...
 	ctx, cancel := context.WithTimeout(ctx, gitTime)
 	defer cancel()
 	safe := []string{
-		"--no-pager", "--literal-pathspecs", "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false",
+		"--no-pager", "--literal-pathspecs", "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", "-c",
+		"core.fsmonitor=false",
 		"-c", "core.quotePath=false", "-c", "core.untrackedCache=false", "-c", "protocol.allow=never",
 	}
 	cmd := exec.CommandContext(ctx, "git", append(safe, args...)...)
 	cmd.Dir = r.root
 	cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
-		"GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "GIT_ALLOW_PROTOCOL=none",
+		"GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1",
+		"GIT_ALLOW_PROTOCOL=none",
 		"GIT_NO_REPLACE_OBJECTS=1",
 	}, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: commandUser(ctx)}
@@ -283,7 +289,12 @@ func (r *repository) base(ctx context.Context, revision string) (string, error) 
 	}
 	candidates := []string{"refs/remotes/origin/HEAD"}
 	if r.commit(ctx, candidates[0]) == "" {
-		candidates = []string{"refs/remotes/origin/main", "refs/remotes/origin/master", "refs/heads/main", "refs/heads/master"}
+		candidates = []string{
+			"refs/remotes/origin/main",
+			"refs/remotes/origin/master",
+			"refs/heads/main",
+			"refs/heads/master",
+		}
 	}
 	for _, name := range candidates {
 		if name == "refs/heads/"+branch || r.commit(ctx, name) == "" {
@@ -308,6 +319,14 @@ func (r *repository) dirty(ctx context.Context, commit string) bool {
 
 // diffArgs lists the files that differ from the given trees, each a status and one or two names.
 func diffArgs(trees ...string) []string {
-	args := []string{"diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"}
+	args := []string{
+		"diff",
+		"--name-status",
+		"-z",
+		"--no-renames",
+		"--no-ext-diff",
+		"--no-textconv",
+		"--ignore-submodules=dirty",
+	}
 	return append(append(args, trees...), "--")
 }

@@ -299,7 +299,8 @@ func commitLog(ctx context.Context, path string, limit int) (gitCommits, error) 
 	}
 	for line := range strings.SplitSeq(string(out), "\x00") {
 		if f := strings.SplitN(line, "\x1f", 5); len(f) == 5 {
-			page.Commits = append(page.Commits, gitCommit{SHA: f[0], ShortSHA: f[1], Author: f[2], Timestamp: f[3], Subject: f[4]})
+			page.Commits = append(page.Commits,
+				gitCommit{SHA: f[0], ShortSHA: f[1], Author: f[2], Timestamp: f[3], Subject: f[4]})
 		}
 	}
 	if page.HasMore = len(page.Commits) > limit; page.HasMore {

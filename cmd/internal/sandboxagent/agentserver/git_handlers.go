@@ -17,7 +17,10 @@ const gitRequestTime = 2 * time.Minute
 
 // gitRequest reads the path of a request and waits for a place. done gives it back. If ok is false
 // it has responded with the error.
-func (s *Server) gitRequest(w http.ResponseWriter, r *http.Request) (ctx context.Context, path string, done func(), ok bool) {
+func (s *Server) gitRequest(
+	w http.ResponseWriter,
+	r *http.Request,
+) (ctx context.Context, path string, done func(), ok bool) {
 	path = r.URL.Query().Get("path")
 	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
 		writeDetail(w, http.StatusBadRequest, "Path must be absolute")
@@ -89,7 +92,8 @@ func validCommit(w http.ResponseWriter, name string, loc ...string) bool {
 	if regexp.MustCompile(pattern).MatchString(name) {
 		return true
 	}
-	writeInvalid(w, []decode.Problem{{Type: "string_pattern_mismatch", Loc: loc, Msg: "String should match pattern '" + pattern + "'",
+	writeInvalid(w, []decode.Problem{{Type: "string_pattern_mismatch", Loc: loc,
+		Msg:   "String should match pattern '" + pattern + "'",
 		Input: decode.Truncate(name, 64), Ctx: map[string]any{"pattern": pattern}}})
 	return false
 }

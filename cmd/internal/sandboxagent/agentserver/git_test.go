@@ -31,7 +31,8 @@ func newRepo(t *testing.T) gitRepo {
 
 func (g gitRepo) git(args ...string) string {
 	g.t.Helper()
-	cmd := exec.CommandContext(g.t.Context(), "git", append([]string{"-C", g.dir, "-c", "user.name=Ann", "-c", "user.email=a@x",
+	cmd := exec.CommandContext(g.t.Context(), "git", append([]string{"-C", g.dir, "-c", "user.name=Ann", "-c",
+		"user.email=a@x",
 		"-c", "commit.gpgsign=false", "-c", "protocol.file.allow=always"}, args...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -186,29 +187,42 @@ func TestGitDiff_BothSides(t *testing.T) {
 	g.git("rm", "-q", "gone/deep")
 	diff := func(name string, more ...string) string {
 		t.Helper()
-		d := decodeJSON[gitDiff](t, s.query(200, "/api/git/diff", append([]string{"path", filepath.Join(g.dir, name)}, more...)...))
+		d := decodeJSON[gitDiff](t,
+			s.query(200, "/api/git/diff", append([]string{"path", filepath.Join(g.dir, name)}, more...)...))
 		return textOr(d.Original, "null") + "|" + textOr(d.Modified, "null")
 	}
 	for _, c := range [][]string{
-		{"two\n|three\n", "f"}, {"one\n|three\n", "f", "ref", first}, {"one\n|two\n", "f", "commit", second}, {"|one\n", "f", "commit", first},
+		{"two\n|three\n", "f"}, {
+			"one\n|three\n",
+			"f",
+			"ref",
+			first,
+		}, {"one\n|two\n", "f", "commit", second}, {"|one\n", "f", "commit", first},
 		{"|n\n", "new"}, {"old\n|", "gone/deep"}, {"|", "bin"},
 	} {
 		if got := diff(c[1], c[2:]...); got != c[0] {
 			t.Errorf("%v: %q", c, got)
 		}
 	}
-	if text := s.query(200, "/api/git/diff", "path", filepath.Join(t.TempDir(), "f")); text != `{"modified":null,"original":null}` {
+	if text := s.query(200, "/api/git/diff", "path",
+		filepath.Join(t.TempDir(), "f")); text != `{"modified":null,"original":null}` {
 		t.Error(text)
 	}
 	g.write("big", strings.Repeat("x", maxGitFile+1))
-	for _, bad := range [][]string{{"path", g.dir + "/nothing"}, {"path", g.dir + "/big"}, {"path", g.dir + "/f", "ref", "x"}, {"path", "f"},
+	for _, bad := range [][]string{{"path", g.dir + "/nothing"}, {"path", g.dir + "/big"}, {
+		"path",
+		g.dir + "/f",
+		"ref",
+		"x",
+	}, {"path", "f"},
 		{"path", g.dir + "/f", "ref", "HEAD", "commit", first}, {"path", g.dir + "/f", "commit", strings.Repeat("0", 40)}} {
 		s.query(400, "/api/git/diff", bad...)
 	}
 	s.query(422, "/api/git/diff", "path", g.dir+"/f", "commit", "--help")
 	s.query(422, "/api/git/commits", "path", g.dir, "limit", "201")
 	page := decodeJSON[gitCommits](t, s.query(200, "/api/git/commits", "path", g.dir, "limit", "1"))
-	if len(page.Commits) != 1 || !page.HasMore || page.Commits[0].SHA != second || page.Commits[0].Author != "Ann" || page.Commits[0].Timestamp == "" {
+	if len(page.Commits) != 1 || !page.HasMore || page.Commits[0].SHA != second || page.Commits[0].Author != "Ann" ||
+		page.Commits[0].Timestamp == "" {
 		t.Errorf("%+v", page)
 	}
 }
@@ -226,17 +240,28 @@ func TestGit_ARepositoryThatMeansHarm(t *testing.T) {
 		t.Fatal(err)
 	}
 	harm := "'" + script + "'"
-	for _, key := range []string{"core.fsmonitor", "core.pager", "core.sshCommand", "core.editor", "diff.external", "diff.harm.command",
-		"diff.harm.textconv", "filter.harm.clean", "filter.harm.smudge", "filter.harm.process", "gpg.program", "core.gitProxy",
-		"core.askPass", "credential.helper", "core.alternateRefsCommand", "uploadpack.packObjectsHook", "remote.origin.uploadpack", "pager.log", "pager.diff"} {
+	for _, key := range []string{"core.fsmonitor", "core.pager", "core.sshCommand", "core.editor", "diff.external",
+		"diff.harm.command",
+		"diff.harm.textconv", "filter.harm.clean", "filter.harm.smudge", "filter.harm.process", "gpg.program",
+		"core.gitProxy",
+		"core.askPass", "credential.helper", "core.alternateRefsCommand", "uploadpack.packObjectsHook",
+		"remote.origin.uploadpack", "pager.log", "pager.diff"} {
 		g.git("config", key, harm)
 	}
-	for key, value := range map[string]string{"log.showSignature": "true", "core.hooksPath": g.dir, "diff.submodule": "log", "status.submoduleSummary": "true",
-		"remote.origin.url": "ext::" + harm, "remote.origin.promisor": "true", "extensions.partialClone": "origin", "protocol.ext.allow": "always",
+	for key, value := range map[string]string{"log.showSignature": "true", "core.hooksPath": g.dir,
+		"diff.submodule": "log", "status.submoduleSummary": "true",
+		"remote.origin.url": "ext::" + harm, "remote.origin.promisor": "true", "extensions.partialClone": "origin",
+		"protocol.ext.allow":      "always",
 		"diff.harm.cachetextconv": "true", "core.untrackedCache": "true"} {
 		g.git("config", key, value)
 	}
-	for _, hook := range []string{"post-index-change", "reference-transaction", "fsmonitor-watchman", "post-checkout", "pre-commit"} {
+	for _, hook := range []string{
+		"post-index-change",
+		"reference-transaction",
+		"fsmonitor-watchman",
+		"post-checkout",
+		"pre-commit",
+	} {
 		for _, dir := range []string{".git/hooks", "."} {
 			g.write(filepath.Join(dir, hook), "#!/bin/sh\necho hook >>'"+ran+"'\n")
 			if err := os.Chmod(filepath.Join(g.dir, dir, hook), 0o755); err != nil {

@@ -116,13 +116,20 @@ func createBody(t *testing.T, id string) string {
 		"agent_settings": map[string]any{
 			"agent_kind": "openhands",
 			"llm": map[string]any{"model": "anthropic/claude-sonnet-4", "api_key": "LLMCANARY", "usage_id": "agent",
-				"base_url": "https://user:URLCANARY@llm.example.org/v1?k=URLCANARY", "extra_headers": map[string]string{"X": "HEADCANARY"}},
-			"mcp_config":    map[string]any{"mcpServers": map[string]any{"files": map[string]any{"command": "x", "env": map[string]string{"T": "MCPCANARY"}}}},
+				"base_url": "https://user:URLCANARY@llm.example.org/v1?k=URLCANARY", "extra_headers": map[string]string{
+					"X": "HEADCANARY",
+				}},
+			"mcp_config": map[string]any{
+				"mcpServers": map[string]any{"files": map[string]any{"command": "x", "env": map[string]string{"T": "MCPCANARY"}}},
+			},
 			"agent_context": map[string]any{"system_message_suffix": "be brief", "secrets": map[string]string{"A": "CTXCANARY"}},
 		},
-		"secrets":         map[string]any{"GITHUB_TOKEN": map[string]string{"kind": "StaticSecret", "value": "TOKENCANARY"}},
-		"initial_message": map[string]any{"role": "user", "content": []any{map[string]any{"type": "text", "text": "Check the README"}}},
-		"tags":            map[string]string{"repo": "app"},
+		"secrets": map[string]any{"GITHUB_TOKEN": map[string]string{"kind": "StaticSecret", "value": "TOKENCANARY"}},
+		"initial_message": map[string]any{
+			"role":    "user",
+			"content": []any{map[string]any{"type": "text", "text": "Check the README"}},
+		},
+		"tags": map[string]string{"repo": "app"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -25,10 +25,12 @@ func TestHooks_OfTheCreateRequest(t *testing.T) {
 		return string(b)
 	}
 	s := serveAt(t, data, nativeEngine)
-	if got := s.want(422, "POST", "/api/conversations", create(`{"before_lunch":[]}`)); !strings.Contains(got, "before_lunch") {
+	if got := s.want(422, "POST", "/api/conversations",
+		create(`{"before_lunch":[]}`)); !strings.Contains(got, "before_lunch") {
 		t.Errorf("the refusal is %s", got)
 	}
-	s.want(201, "POST", "/api/conversations", create(`{"PreToolUse":[{"matcher":"file_editor","hooks":[{"command":"echo not here >&2; exit 2"}]}]}`))
+	s.want(201, "POST", "/api/conversations",
+		create(`{"PreToolUse":[{"matcher":"file_editor","hooks":[{"command":"echo not here >&2; exit 2"}]}]}`))
 	s.s.close()
 
 	s = serveAt(t, data, nativeEngine)
@@ -43,7 +45,8 @@ func TestHooks_OfTheCreateRequest(t *testing.T) {
 	if !strings.Contains(got, `"rejection_source":"hook"`) || !strings.Contains(got, "not here") {
 		t.Errorf("rejections: %s", got)
 	}
-	if got := s.want(200, "GET", convPath+"/events/search?kind=HookExecutionEvent", ""); strings.Count(got, `"blocked":true`) != 1 {
+	if got := s.want(200, "GET", convPath+"/events/search?kind=HookExecutionEvent",
+		""); strings.Count(got, `"blocked":true`) != 1 {
 		t.Errorf("hooks: %s", got)
 	}
 }
@@ -58,9 +61,11 @@ func TestCreate_RefusesWhatThisServerHasNot(t *testing.T) {
 		`"client_tools":[{"name":"CANARY"}]`: "client_tools are not supported",
 		`"worktree":true`:                    "a worktree of its own is not supported",
 	} {
-		if got := s.want(422, "POST", "/api/conversations", with(member)); !strings.Contains(got, says) || strings.Contains(got, "CANARY") {
+		if got := s.want(422, "POST", "/api/conversations", with(member)); !strings.Contains(got, says) ||
+			strings.Contains(got, "CANARY") {
 			t.Errorf("%s: %s", member, got)
 		}
 	}
-	s.want(201, "POST", "/api/conversations", with(`"plugins":[],"client_tools":null,"worktree":false,"tool_module_qualnames":{"a":"b"}`))
+	s.want(201, "POST", "/api/conversations",
+		with(`"plugins":[],"client_tools":null,"worktree":false,"tool_module_qualnames":{"a":"b"}`))
 }

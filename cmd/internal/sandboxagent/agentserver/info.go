@@ -59,9 +59,14 @@ func (c *conversation) snapshot(l *eventLog) info {
 	return info{
 		ID: decode.Dashed(m.ID), Workspace: m.Workspace, PersistenceDir: c.dir,
 		MaxIterations: m.MaxIterations, StuckDetection: m.StuckDetection, ExecutionStatus: l.status(),
-		ConfirmationPolicy: c.state(l, engine.KeyConfirmationPolicy), SecurityAnalyzer: c.state(l, engine.KeySecurityAnalyzer),
-		ActivatedKnowledge: or(l.state[engine.KeyActivatedSkills], "[]"), ActivatedPathRules: or(l.state[engine.KeyActivatedPathRules], "[]"),
-		BlockedActions: map[string]string{}, BlockedMessages: map[string]string{}, AgentState: or(l.state[engine.KeyAgentState], "{}"),
+		ConfirmationPolicy: c.state(l,
+			engine.KeyConfirmationPolicy), SecurityAnalyzer: c.state(l, engine.KeySecurityAnalyzer),
+		ActivatedKnowledge: or(l.state[engine.KeyActivatedSkills],
+			"[]"), ActivatedPathRules: or(l.state[engine.KeyActivatedPathRules], "[]"),
+		BlockedActions: map[string]string{}, BlockedMessages: map[string]string{}, AgentState: or(
+			l.state[engine.KeyAgentState],
+			"{}",
+		),
 		Stats: stats, Metrics: total(stats), Agent: m.Agent, SecretNames: m.SecretNames,
 		Title: m.Title, Tags: m.Tags, ParentConversationID: m.ParentID, UserID: m.UserID,
 		ForkedFrom: m.ForkedFrom, ForkedFromEvent: m.ForkedFromEvent, LastUserMessageID: l.lastUserMessage(),

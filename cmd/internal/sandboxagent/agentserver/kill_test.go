@@ -53,7 +53,8 @@ func (k *killable) start() {
 		k.t.Fatal(err)
 	}
 	k.cmd = exec.Command(self)
-	k.cmd.Env = append(os.Environ(), programVariable+"=1", "OH_CONVERSATIONS_PATH="+k.data, "OH_SESSION_API_KEYS_0="+testKey,
+	k.cmd.Env = append(os.Environ(), programVariable+"=1", "OH_CONVERSATIONS_PATH="+k.data,
+		"OH_SESSION_API_KEYS_0="+testKey,
 		"OH_SECRET_KEY=SEALCANARY", "HOME="+k.home, "KILLABLE="+k.data)
 	stderr, err := k.cmd.StderrPipe()
 	if err != nil {
@@ -167,7 +168,10 @@ func TestKill_EveryStep(t *testing.T) {
 			func(_ *killable, m *modeltest.Server) bool { return asked(m) > 0 }, "error", 0},
 		"in the answer": {"NeverConfirm",
 			func(<-chan struct{}) modeltest.Answer {
-				return modeltest.Answer{Text: strings.Repeat("long ", 500), Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 50}}
+				return modeltest.Answer{
+					Text:  strings.Repeat("long ", 500),
+					Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 50},
+				}
 			},
 			func(_ *killable, m *modeltest.Server) bool { return asked(m) > 0 }, "error", 0},
 		"in a tool": {"NeverConfirm",
@@ -178,7 +182,8 @@ func TestKill_EveryStep(t *testing.T) {
 			func(k *killable, _ *modeltest.Server) bool { return exists(k.work + "/hanging") }, "error", 2},
 		"while it waits": {"AlwaysConfirm",
 			func(<-chan struct{}) modeltest.Answer { return modeltest.Calls(touch("one"), touch("two")) },
-			func(k *killable, _ *modeltest.Server) bool { return k.status() == "waiting_for_confirmation" }, "waiting_for_confirmation", 0},
+			func(k *killable, _ *modeltest.Server) bool { return k.status() == "waiting_for_confirmation" },
+			"waiting_for_confirmation", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,7 +200,8 @@ func TestKill_EveryStep(t *testing.T) {
 			k.kill()
 			k.start()
 			after := k.history()
-			if len(after) < len(before) || !slices.EqualFunc(before, after[:len(before)], func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
+			if len(after) < len(before) || !slices.EqualFunc(before, after[:len(before)],
+				func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
 				t.Fatalf("the events were\n%s\nand are\n%s", before, after)
 			}
 			if got := k.status(); got != c.status {
@@ -248,7 +254,8 @@ func asked(m *modeltest.Server) int {
 // TestKill_LeavesNothing kills the server while a command and an agent work, with processes that
 // have left their session. The next server of the folder ends them all.
 func TestKill_LeavesNothing(t *testing.T) {
-	daemon := "setsid sh -c 'trap \"\" HUP; while :; do echo x >> ticks; sleep 0.05; done' >/dev/null 2>&1 </dev/null & sleep 600"
+	daemon := "setsid sh -c 'trap \"\" HUP; while :; do echo x >> ticks; sleep 0.05; " +
+		"done' >/dev/null 2>&1 </dev/null & sleep 600"
 	m := modeltest.New(t, modeltest.Turns(modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": daemon}))))
 	self, err := os.Executable()
 	if err != nil {
@@ -256,7 +263,12 @@ func TestKill_LeavesNothing(t *testing.T) {
 	}
 	for name, settings := range map[string]map[string]any{
 		"native": nil,
-		"acp":    {"agent_kind": "acp", "acp_server": "custom", "acp_command": []string{self}, "acp_env": map[string]string{acptest.Env: acptest.Fine}},
+		"acp": {
+			"agent_kind":  "acp",
+			"acp_server":  "custom",
+			"acp_command": []string{self},
+			"acp_env":     map[string]string{acptest.Env: acptest.Fine},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -279,8 +291,14 @@ func TestKill_LeavesNothing(t *testing.T) {
 func TestKill_OutputCostsNoMemory(t *testing.T) {
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "print"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "yes 0123456789 | head -c 100000000; echo the end"})), modeltest.Text("Printed.")}},
-		{Answers: []modeltest.Answer{modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "true"})), modeltest.Text("Hello.")}},
+			modeltest.Calls(modeltest.Tool("terminal",
+				map[string]any{"command": "yes 0123456789 | head -c 100000000; echo the end"})), modeltest.Text("Printed.")}},
+		{
+			Answers: []modeltest.Answer{
+				modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "true"})),
+				modeltest.Text("Hello."),
+			},
+		},
 	}})
 	k := newKillable(t)
 	k.converse(m, "NeverConfirm", "hello", nil)
@@ -288,7 +306,8 @@ func TestKill_OutputCostsNoMemory(t *testing.T) {
 	before := k.peak()
 	k.want(200, "POST", convPath+"/events", `{"content":"print it","run":true}`)
 	k.until("the answer", func() bool {
-		return k.status() == "finished" && strings.Contains(k.want(200, "GET", convPath+"/agent_final_response", ""), "Printed.")
+		return k.status() == "finished" && strings.Contains(k.want(200, "GET", convPath+"/agent_final_response", ""),
+			"Printed.")
 	})
 	if got := k.want(200, "GET", convPath+"/events/search?kind=ObservationEvent", ""); !strings.Contains(got, "the end") {
 		t.Error("the end of the output is missing")

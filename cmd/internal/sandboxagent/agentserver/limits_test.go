@@ -18,7 +18,8 @@ func (s *server) limited(dir string, m *modeltest.Server, more map[string]any) {
 	body := map[string]any{
 		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
 		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent", "input_cost_per_token": 0.001}},
+			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent",
+			"input_cost_per_token": 0.001}},
 		"initial_message": map[string]any{"content": "go"},
 	}
 	for name, v := range more {
@@ -92,7 +93,8 @@ func TestLimits_AModelThatNeverStops(t *testing.T) {
 			if got := s.settled(convID); got != "error" {
 				t.Fatalf("status %s: %q", got, s.kinds(convID))
 			}
-			if got := s.want(200, "GET", convPath+"/events/search?kind=ConversationErrorEvent", ""); strings.Count(got, c.code) != 1 {
+			if got := s.want(200, "GET", convPath+"/events/search?kind=ConversationErrorEvent",
+				""); strings.Count(got, c.code) != 1 {
 				t.Errorf("the reason is %s", got)
 			}
 			if n := s.oneResult(); n != c.most {
@@ -146,7 +148,8 @@ func TestLimits_DiskFull(t *testing.T) {
 		}
 	}
 	m := modeltest.New(t, titled(
-		modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "head -c 4000000 /dev/zero > fill; seq 2000"})), modeltest.Text("Done.")))
+		modeltest.Calls(modeltest.Tool("terminal",
+			map[string]any{"command": "head -c 4000000 /dev/zero > fill; seq 2000"})), modeltest.Text("Done.")))
 	s := serveAt(t, disk+"/data", nativeEngine)
 	s.limited(disk+"/work", m, nil)
 	if got := s.settled(convID); got != "error" {
@@ -159,7 +162,8 @@ func TestLimits_DiskFull(t *testing.T) {
 	if got := s.settled(convID); got != "finished" || s.oneResult() != 1 {
 		t.Errorf("status %s when there is room: %q", got, s.kinds(convID))
 	}
-	if got := s.want(200, "GET", convPath+"/events/search?kind=ConversationErrorEvent", ""); strings.Count(got, `"DiskFull"`) != 1 {
+	if got := s.want(200, "GET", convPath+"/events/search?kind=ConversationErrorEvent",
+		""); strings.Count(got, `"DiskFull"`) != 1 {
 		t.Errorf("the reason is %s", got)
 	}
 	before := s.kinds(convID)

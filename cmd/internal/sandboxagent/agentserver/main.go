@@ -27,8 +27,10 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	port := fs.Int("port", defaultPort, "port to bind, 0 for a free one")
 	version := fs.Bool("version", false, "print the version and exit")
 	fs.Usage = func() {
-		fmt.Fprint(stderr, "Usage: sandbox-agent [flags]\n\nThe agent server inside a Bivouac sandbox. Settings come from the environment:\n"+
-			"OH_SESSION_API_KEYS_0, OH_CONVERSATIONS_PATH, OH_BASH_EVENTS_DIR, OH_SECRET_KEY,\nOH_DEFERRED_INIT, OH_ALLOW_CORS_ORIGINS_0.\n\nFlags:\n")
+		fmt.Fprint(stderr, "Usage: sandbox-agent [flags]\n\nThe agent server inside a Bivouac sandbox. "+
+			"Settings come from the environment:\n"+
+			"OH_SESSION_API_KEYS_0, OH_CONVERSATIONS_PATH, OH_BASH_EVENTS_DIR, OH_SECRET_KEY,\nOH_DEFERRED_INIT, "+
+			"OH_ALLOW_CORS_ORIGINS_0.\n\nFlags:\n")
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {

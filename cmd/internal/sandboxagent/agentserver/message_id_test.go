@@ -21,23 +21,27 @@ func TestMessage_WithAnID(t *testing.T) {
 	s := serveAt(t, dir, count)
 	s.want(http.StatusCreated, "POST", "/api/conversations", createBody(t, convUID))
 	s.settled(convID)
-	before, counted := runs, s.want(http.StatusOK, "GET", "/api/conversations/"+convUID+"/events/count?kind=MessageEvent&source=user", "")
+	before, counted := runs, s.want(http.StatusOK, "GET",
+		"/api/conversations/"+convUID+"/events/count?kind=MessageEvent&source=user", "")
 	const id = "0b9f2c7d-e1a2-4b3f-9c7d-5e6f7a8b9c0d"
 	message := `{"content":[{"type":"text","text":"once"}],"run":true,"id":"` + id + `"}`
 	s.want(http.StatusOK, "POST", "/api/conversations/"+convUID+"/events", message)
 	s.settled(convID)
-	s.want(http.StatusOK, "POST", "/api/conversations/"+convUID+"/events", strings.Replace(message, id, strings.ReplaceAll(strings.ToUpper(id), "-", ""), 1))
+	s.want(http.StatusOK, "POST", "/api/conversations/"+convUID+"/events",
+		strings.Replace(message, id, strings.ReplaceAll(strings.ToUpper(id), "-", ""), 1))
 	s.settled(convID)
 	s.http.Close()
 	s.s.close()
 	s = serveAt(t, dir, count)
 	s.want(http.StatusOK, "POST", "/api/conversations/"+convUID+"/events", message)
 	s.settled(convID)
-	if n := s.want(http.StatusOK, "GET", "/api/conversations/"+convUID+"/events/count?kind=MessageEvent&source=user", ""); number(t, n) != number(t, counted)+1 || runs != before+1 {
+	if n := s.want(http.StatusOK, "GET", "/api/conversations/"+convUID+"/events/count?kind=MessageEvent&source=user",
+		""); number(t, n) != number(t, counted)+1 || runs != before+1 {
 		t.Errorf("%s messages after %s, %d runs", n, counted, runs-before)
 	}
 	s.want(http.StatusOK, "GET", "/api/conversations/"+convUID+"/events/"+id, "")
-	s.want(http.StatusUnprocessableEntity, "POST", "/api/conversations/"+convUID+"/events", strings.Replace(message, id, "x", 1))
+	s.want(http.StatusUnprocessableEntity, "POST", "/api/conversations/"+convUID+"/events",
+		strings.Replace(message, id, "x", 1))
 }
 
 func number(t *testing.T, text string) int {

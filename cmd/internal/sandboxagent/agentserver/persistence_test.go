@@ -63,7 +63,8 @@ func TestPersistence_TornFiles(t *testing.T) {
 			s.want(200, "POST", path, `{"content":[{"type":"text","text":"after"}]}`)
 			// The next process finds what was appended after the damage.
 			s = serveAt(t, dir, nil)
-			p := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", path+"/search?sort_order=TIMESTAMP_DESC&limit=1", ""))
+			p := decodeJSON[agent.Page[map[string]any]](t,
+				s.want(200, "GET", path+"/search?sort_order=TIMESTAMP_DESC&limit=1", ""))
 			if len(p.Items) != 1 || p.Items[0]["kind"] != event.KindMessage {
 				t.Errorf("last event %v", p.Items)
 			}
@@ -131,7 +132,8 @@ func TestPersistence_FailedAppendLeavesWholeLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A full disk: the file can grow by ten bytes only.
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(l.size) + 10, Max: old.Max}); err != nil {
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE,
+		&syscall.Rlimit{Cur: uint64(l.size) + 10, Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
 	err = l.append([]event.Event{stored("paused")})
@@ -238,7 +240,8 @@ func TestProgram_Flags(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(out), "sandbox-agent ") {
 		t.Errorf("--version: %s, %v", out, err)
 	}
-	if out, err := exec.Command(bin, "--help").CombinedOutput(); err != nil || !strings.Contains(string(out), "OH_SECRET_KEY") {
+	if out, err := exec.Command(bin, "--help").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "OH_SECRET_KEY") {
 		t.Errorf("--help: %s, %v", out, err)
 	}
 	for _, args := range [][]string{{"--nonsense"}, {"extra"}} {
@@ -269,9 +272,11 @@ func TestProgram_Flags(t *testing.T) {
 }
 
 func TestConfig_FromEnv(t *testing.T) {
-	cfg, err := ConfigFromEnv([]string{`OH_SESSION_API_KEYS=["a"]`, "OH_SESSION_API_KEYS_0=b", "OH_SESSION_API_KEYS_1=c", "SESSION_API_KEY=d",
+	cfg, err := ConfigFromEnv([]string{`OH_SESSION_API_KEYS=["a"]`, "OH_SESSION_API_KEYS_0=b", "OH_SESSION_API_KEYS_1=c",
+		"SESSION_API_KEY=d",
 		"OH_ALLOW_CORS_ORIGINS_0=https://x", "OH_SECRET_KEY=s"})
-	if err != nil || strings.Join(cfg.Keys, "") != "abc" || cfg.CORSOrigins[0] != "https://x" || cfg.SecretKey != "s" || cfg.bindHost() != "0.0.0.0" {
+	if err != nil || strings.Join(cfg.Keys, "") != "abc" || cfg.CORSOrigins[0] != "https://x" || cfg.SecretKey != "s" ||
+		cfg.bindHost() != "0.0.0.0" {
 		t.Errorf("%+v, %v", cfg, err)
 	}
 	cfg, err = ConfigFromEnv([]string{"SESSION_API_KEY=d"})

@@ -116,7 +116,8 @@ func (r *relay) relays(llm engine.LLM) bool {
 	if strings.HasPrefix(llm.APIKey, gatewayToken+".") {
 		return true
 	}
-	return slices.ContainsFunc(r.apis, func(api string) bool { return strings.HasPrefix(llm.BaseURL+"/", api+gatewayPath) })
+	return slices.ContainsFunc(r.apis,
+		func(api string) bool { return strings.HasPrefix(llm.BaseURL+"/", api+gatewayPath) })
 }
 
 // access returns what the agent of a conversation gets of its model: of the gateway the relay's
@@ -185,7 +186,8 @@ func besideProxies(environ []string) []string {
 	proxied, except := false, map[string]string{"NO_PROXY": "", "no_proxy": ""}
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		proxied = proxied || value != "" && strings.HasSuffix(strings.ToLower(name), "_proxy") && !strings.EqualFold(name, "no_proxy")
+		proxied = proxied || value != "" && strings.HasSuffix(strings.ToLower(name), "_proxy") &&
+			!strings.EqualFold(name, "no_proxy")
 		if _, known := except[name]; known {
 			except[name] = value
 		}
@@ -194,7 +196,8 @@ func besideProxies(environ []string) []string {
 		return environ
 	}
 	for name, list := range except {
-		environ = append(environ, name+"="+strings.TrimPrefix(list+",127.0.0.1,localhost", ",")) // of duplicates the last counts
+		environ = append(environ,
+			name+"="+strings.TrimPrefix(list+",127.0.0.1,localhost", ",")) // of duplicates the last counts
 	}
 	return environ
 }
@@ -235,7 +238,8 @@ func (r *relay) close() {
 // It returns nil without such a lease. It looks a key up by its hash, so that the time reveals nothing.
 func (r *relay) leaseOf(req *http.Request) *lease {
 	key := req.Header.Get("X-Api-Key")
-	if scheme, bearer, found := strings.Cut(req.Header.Get("Authorization"), " "); found && strings.EqualFold(scheme, "Bearer") {
+	if scheme, bearer, found := strings.Cut(req.Header.Get("Authorization"), " "); found &&
+		strings.EqualFold(scheme, "Bearer") {
 		key = strings.TrimSpace(bearer)
 	}
 	if key == "" {

@@ -43,8 +43,10 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case l == nil:
 		writeModelError(w, http.StatusUnauthorized, "authentication_error", "the key is no conversation's of this sandbox")
 		return
-	case !strings.HasPrefix(req.URL.Path, gatewayPath) || req.URL.Path == gatewayPath+"token" || req.Header.Get("Upgrade") != "":
-		writeModelError(w, http.StatusNotFound, "not_found_error", "the relay passes requests to models on, below "+gatewayPath)
+	case !strings.HasPrefix(req.URL.Path, gatewayPath) || req.URL.Path == gatewayPath+"token" ||
+		req.Header.Get("Upgrade") != "":
+		writeModelError(w, http.StatusNotFound, "not_found_error",
+			"the relay passes requests to models on, below "+gatewayPath)
 		return
 	}
 	ctx, cancel := context.WithCancel(req.Context())
@@ -101,7 +103,15 @@ func (r *relay) keep(ctx context.Context, w http.ResponseWriter, req *http.Reque
 
 // rewriteRelayed takes what is the client's own out of a request.
 func rewriteRelayed(pr *httputil.ProxyRequest) {
-	for _, name := range []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Proxy-Authorization", "Expect"} {
+	for _, name := range []string{
+		"Authorization",
+		"X-Api-Key",
+		"X-Goog-Api-Key",
+		"X-Session-Api-Key",
+		"Cookie",
+		"Proxy-Authorization",
+		"Expect",
+	} {
 		pr.Out.Header.Del(name)
 	}
 	query := pr.Out.URL.Query()
@@ -294,7 +304,8 @@ func (r *relay) unanswered(w http.ResponseWriter, req *http.Request, err error) 
 	default:
 		r.logger.Warn("no node took a model request", "error", err)
 		w.Header().Set("Retry-After", "1")
-		writeModelError(w, http.StatusServiceUnavailable, "api_error", "the model gateway can't be reached: "+errNoNode.Error())
+		writeModelError(w, http.StatusServiceUnavailable, "api_error",
+			"the model gateway can't be reached: "+errNoNode.Error())
 	}
 }
 

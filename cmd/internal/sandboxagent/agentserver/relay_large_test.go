@@ -57,7 +57,8 @@ func TestRelay_StreamsHoldNoBody(t *testing.T) {
 	for range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, llm.BaseURL+"/chat/completions", io.MultiReader(strings.NewReader("of unknown length")))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, llm.BaseURL+"/chat/completions",
+			io.MultiReader(strings.NewReader("of unknown length")))
 		if err != nil {
 			t.Fatal(err)
 		}

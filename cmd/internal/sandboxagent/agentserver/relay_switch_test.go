@@ -12,15 +12,18 @@ func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 	t.Parallel()
 	n := newGatewayNode(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		sends(w, `{"id":"a","choices":[{"index":0,"message":{"role":"assistant","content":"Hello."},"finish_reason":"stop"}]}`)
+		sends(w, `{"id":"a","choices":[{"index":0,"message":{"role":"assistant","content":"Hello."},`+
+			`"finish_reason":"stop"}]}`)
 	})
 	data := t.TempDir()
 	serve := func() *server {
 		return serveAt(t, data, func(c *Config) { c.APIURLs, c.newEngine = []string{n.URL}, newEngine })
 	}
 	s := serve()
-	s.want(201, "POST", "/api/conversations", fmt.Sprintf(`{"conversation_id":%q,"workspace":{"working_dir":%q},"agent_settings":{"agent_kind":"openhands",
-		"llm":{"model":"anthropic/first","stream":false,"base_url":"%s/llm/v1","api_key":"%s"}}}`, convID, t.TempDir(), n.URL, n.token(convID)))
+	s.want(201, "POST", "/api/conversations",
+		fmt.Sprintf(`{"conversation_id":%q,"workspace":{"working_dir":%q},"agent_settings":{"agent_kind":"openhands",
+		"llm":{"model":"anthropic/first","stream":false,"base_url":"%s/llm/v1","api_key":"%s"}}}`, convID, t.TempDir(),
+			n.URL, n.token(convID)))
 	asks := func(model string) {
 		t.Helper()
 		before := n.requests()
@@ -41,11 +44,14 @@ func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 		t.Errorf("it shows %+v", shown)
 	}
 	// A client sends back what it was shown.
-	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"third","stream":false,"api_key":"**********","base_url":"`+n.URL+`/llm/v1/"}}`)
+	s.want(200, "POST", convPath+"/switch_llm",
+		`{"llm":{"model":"third","stream":false,"api_key":"**********","base_url":"`+n.URL+`/llm/v1/"}}`)
 	// The control plane sends the gateway's address and a token along.
-	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"third","stream":false,"api_key":"`+n.token(convID)+`","base_url":"`+n.URL+`/llm/v1"}}`)
+	s.want(200, "POST", convPath+"/switch_llm",
+		`{"llm":{"model":"third","stream":false,"api_key":"`+n.token(convID)+`","base_url":"`+n.URL+`/llm/v1"}}`)
 	for _, access := range []string{`"api_key":"sk-KEYCANARY"`, `"base_url":"https://models.example.org/v1"`} {
-		if got := s.want(400, "POST", convPath+"/switch_llm", `{"llm":{"model":"x",`+access+`}}`); !strings.Contains(got, "name a model alone") {
+		if got := s.want(400, "POST", convPath+"/switch_llm",
+			`{"llm":{"model":"x",`+access+`}}`); !strings.Contains(got, "name a model alone") {
 			t.Errorf("%s: %s", access, got)
 		}
 	}

@@ -170,7 +170,8 @@ func TestRelay_AnAgentsRequestReachesTheGatewayWithItsConversationsToken(t *test
 		if got.RequestURI != "/llm"+want || body != "the question" {
 			t.Errorf("the gateway got %s with %q", got.RequestURI, body)
 		}
-		if got.Header.Get("Authorization") != "Bearer "+n.token(c.id) || strings.Contains(fmt.Sprint(got.Header), "local-") || got.Header.Get(agent.KeyHeader) != "" {
+		if got.Header.Get("Authorization") != "Bearer "+n.token(c.id) || strings.Contains(fmt.Sprint(got.Header), "local-") ||
+			got.Header.Get(agent.KeyHeader) != "" {
 			t.Errorf("the gateway got %v", got.Header)
 		}
 	}
@@ -189,11 +190,20 @@ func TestRelay_ALocalKeyIsGoodForModelsOfItsSandboxAlone(t *testing.T) {
 		path, key string
 		want      int
 	}{
-		{"/llm/v1/chat/completions", "", 401}, {"/llm/v1/chat/completions", "guessed", 401}, {"/llm/v1/chat/completions", other.APIKey, 401},
+		{
+			"/llm/v1/chat/completions",
+			"",
+			401,
+		}, {"/llm/v1/chat/completions", "guessed", 401}, {"/llm/v1/chat/completions", other.APIKey, 401},
 		{"/llm/v1/chat/completions", testKey, 401}, {"/llm/v1/chat/completions", n.token(convID), 401},
-		{"/llm/token", mine.APIKey, 404}, {"/api/v1/sandboxes", mine.APIKey, 404}, {"/", mine.APIKey, 404}, {"/llm", mine.APIKey, 404},
+		{
+			"/llm/token",
+			mine.APIKey,
+			404,
+		}, {"/api/v1/sandboxes", mine.APIKey, 404}, {"/", mine.APIKey, 404}, {"/llm", mine.APIKey, 404},
 	} {
-		if resp, text := ask(t, base+c.path, "{}", "Authorization", "Bearer "+c.key); resp.StatusCode != c.want || !strings.Contains(text, `"detail"`) {
+		if resp, text := ask(t, base+c.path, "{}", "Authorization", "Bearer "+c.key); resp.StatusCode != c.want ||
+			!strings.Contains(text, `"detail"`) {
 			t.Errorf("%s with %q: %d %s, want %d", c.path, c.key, resp.StatusCode, text, c.want)
 		}
 	}
@@ -231,11 +241,13 @@ func TestRelay_ATokenThatDiedIsReplacedAndTheRequestRepeated(t *testing.T) {
 		}
 	}
 	// A copy of a conversation is not known to the cluster, and uses its original's.
-	if resp, text := chat(t, r.agent(t, strings.Repeat("f", 32), "bvllm.box."+convID+".old"), "x"); resp.StatusCode != 200 {
+	if resp, text := chat(t, r.agent(t, strings.Repeat("f", 32), "bvllm.box."+convID+".old"),
+		"x"); resp.StatusCode != 200 {
 		t.Errorf("a copy: %d %s", resp.StatusCode, text)
 	}
 	n.change(func() { n.generation++; n.known = nil })
-	if resp, text := chat(t, llm, "x"); resp.StatusCode != 401 || !strings.Contains(text, "gives this conversation no token") {
+	if resp, text := chat(t, llm, "x"); resp.StatusCode != 401 ||
+		!strings.Contains(text, "gives this conversation no token") {
 		t.Errorf("a conversation that the cluster does not know: %d %s", resp.StatusCode, text)
 	}
 }
@@ -266,7 +278,8 @@ func TestRelay_NodesAreAskedInTurn(t *testing.T) {
 		t.Errorf("without a good node: %d %s", resp.StatusCode, text)
 	}
 	only := relayOf(t, gone.URL)
-	if resp, text := chat(t, only.agent(t, convID, ""), "x"); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || !strings.Contains(text, "no node answers") {
+	if resp, text := chat(t, only.agent(t, convID, ""), "x"); resp.StatusCode != 503 ||
+		resp.Header.Get("Retry-After") != "1" || !strings.Contains(text, "no node answers") {
 		t.Errorf("without any node: %d %v %s", resp.StatusCode, resp.Header, text)
 	}
 }
@@ -299,7 +312,8 @@ func TestRelay_WhatTheEndpointSaysIsPassedOn(t *testing.T) {
 		})
 		r := relayOf(t, n.URL, n.URL)
 		resp, text := chat(t, r.agent(t, convID, n.token(convID)), "question")
-		if resp.StatusCode != status || resp.Header.Get("Retry-After") != "7" || resp.Header.Get("X-Ratelimit-Remaining-Tokens") != "12" ||
+		if resp.StatusCode != status || resp.Header.Get("Retry-After") != "7" ||
+			resp.Header.Get("X-Ratelimit-Remaining-Tokens") != "12" ||
 			len(text) != len("in the endpoint's words ")+10_000 {
 			t.Errorf("%d became %d %v with %d bytes", status, resp.StatusCode, resp.Header, len(text))
 		}
@@ -315,7 +329,8 @@ func streaming(t *testing.T, answer http.HandlerFunc) (*relay, *bufio.Reader, *g
 	n := newGatewayNode(t, answer)
 	r := relayOf(t, n.URL, n.URL)
 	llm := r.agent(t, convID, n.token(convID))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, llm.BaseURL+"/chat/completions", strings.NewReader("x"))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, llm.BaseURL+"/chat/completions",
+		strings.NewReader("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +374,10 @@ func TestRelay_AStreamIsPassedOnAsItComes(t *testing.T) {
 // Nobody may take a part of an answer for the whole of it, and nothing is asked twice.
 func TestRelay_ACutStreamIsCut(t *testing.T) {
 	t.Parallel()
-	for name, cut := range map[string]func(r *relay){"by the endpoint": nil, "by a deletion": func(r *relay) { r.forget(convID) }} {
+	for name, cut := range map[string]func(r *relay){
+		"by the endpoint": nil,
+		"by a deletion":   func(r *relay) { r.forget(convID) },
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proceed := make(chan struct{})
@@ -410,7 +428,8 @@ func TestRelay_AStreamOfAFrozenNodeIsCut(t *testing.T) {
 	r := relayOf(t, front.URL)
 	r.probeEvery = time.Second
 	llm := r.agent(t, convID, n.token(convID))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, llm.BaseURL+"/chat/completions", strings.NewReader("x"))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, llm.BaseURL+"/chat/completions",
+		strings.NewReader("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +449,8 @@ func TestRelay_ADeletedConversationsKeyIsDead(t *testing.T) {
 	n := newGatewayNode(t, says200("ok"))
 	s := serveAt(t, t.TempDir(), func(c *Config) { c.APIURLs = []string{n.URL} })
 	s.want(201, "POST", "/api/conversations", fmt.Sprintf(`{"conversation_id":%q,"workspace":{"working_dir":%q},
-		"agent_settings":{"agent_kind":"openhands","llm":{"model":"m","base_url":"%s/llm/v1","api_key":"%s"}}}`, convID, t.TempDir(), n.URL, n.token(convID)))
+		"agent_settings":{"agent_kind":"openhands","llm":{"model":"m","base_url":"%s/llm/v1","api_key":"%s"}}}`, convID,
+		t.TempDir(), n.URL, n.token(convID)))
 	setup, err := s.s.setup(s.s.store.get(convID))
 	if err != nil {
 		t.Fatal(err)
@@ -460,7 +480,8 @@ func TestRelay_IsAskedBesideTheSandboxesProxies(t *testing.T) {
 		return value
 	}
 	got := besideProxies([]string{"A=1", "https_proxy=http://proxy:3128", "NO_PROXY=.example.org"})
-	if last(got, "NO_PROXY") != ".example.org,127.0.0.1,localhost" || last(got, "no_proxy") != "127.0.0.1,localhost" || last(got, "A") != "1" {
+	if last(got, "NO_PROXY") != ".example.org,127.0.0.1,localhost" || last(got, "no_proxy") != "127.0.0.1,localhost" ||
+		last(got, "A") != "1" {
 		t.Errorf("the environment is %q", got)
 	}
 	if got := besideProxies([]string{"A=1", "HTTP_PROXY="}); len(got) != 2 {

@@ -84,7 +84,8 @@ func (s *Server) work(ctx context.Context, c *conversation, r *run) []event.Even
 		case ctx.Err() != nil:
 			return s.broken(ctx, c)
 		case err != nil:
-			return append(s.openErrors(c, "The run ended before this tool call was executed."), failureEvents(s.failure(c, err))...)
+			return append(s.openErrors(c, "The run ended before this tool call was executed."),
+				failureEvents(s.failure(c, err))...)
 		}
 		if end := c.limit(step); end != nil {
 			return failureEvents(end)
@@ -116,7 +117,10 @@ func (s *Server) step(ctx context.Context, c *conversation, eng engine.Engine) (
 	defer func() {
 		if p := recover(); p != nil {
 			s.logger.Error("a step panicked", "conversation", c.id, "error", fmt.Errorf("%v\n%s", p, debug.Stack()))
-			err = &engine.Failure{Code: "InternalError", Detail: "The agent server failed. Send a message or start a run to go on."}
+			err = &engine.Failure{
+				Code:   "InternalError",
+				Detail: "The agent server failed. Send a message or start a run to go on.",
+			}
 		}
 	}()
 	return eng.Step(ctx)
@@ -150,9 +154,11 @@ func (s *Server) failure(c *conversation, err error) *engine.Failure {
 	}
 	s.logger.Error("a run failed", "conversation", c.id, "error", err)
 	if isFull(err) {
-		return &engine.Failure{Code: "DiskFull", Detail: "The sandbox's disk is full. Delete files, then send a message or start a run to go on."}
+		return &engine.Failure{Code: "DiskFull", Detail: "The sandbox's disk is full. Delete files, " +
+			"then send a message or start a run to go on."}
 	}
-	return &engine.Failure{Code: "InternalError", Detail: "The agent server failed. Send a message or start a run to go on."}
+	return &engine.Failure{Code: "InternalError", Detail: "The agent server failed. " +
+		"Send a message or start a run to go on."}
 }
 
 // finish ends a run with its last events. It starts the next one if a message asked for it.
@@ -209,7 +215,8 @@ func (c *conversation) limit(steps int64) *engine.Failure {
 	}
 	if all := total(c.stats(c.log)); all != nil && c.meta.MaxBudget > 0 && all.AccumulatedCost >= c.meta.MaxBudget {
 		return &engine.Failure{Code: "MaxBudgetReached", Detail: fmt.Sprintf(
-			"The conversation has cost %.4f US dollars, its limit is %.4f. Raise max_budget_per_task to go on.", all.AccumulatedCost, c.meta.MaxBudget)}
+			"The conversation has cost %.4f US dollars, its limit is %.4f. Raise max_budget_per_task to go on.",
+			all.AccumulatedCost, c.meta.MaxBudget)}
 	}
 	if steps >= c.meta.MaxIterations {
 		return &engine.Failure{Code: "MaxIterationsReached", Detail: fmt.Sprintf(

@@ -38,8 +38,16 @@ func TestRun_Ends(t *testing.T) {
 			}
 			return engine.Finished, e.observe()
 		}, "finished", []string{"ActionEvent", "ObservationEvent", `"finished"`}},
-		"stuck":   {func(context.Context, *steps, int) (engine.Outcome, error) { return engine.Stuck, nil }, "stuck", []string{`"stuck"`}},
-		"waiting": {func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Waiting, e.act("a") }, "waiting_for_confirmation", []string{"ActionEvent", `"waiting_for_confirmation"`}},
+		"stuck": {
+			func(context.Context, *steps, int) (engine.Outcome, error) { return engine.Stuck, nil },
+			"stuck",
+			[]string{`"stuck"`},
+		},
+		"waiting": {
+			func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Waiting, e.act("a") },
+			"waiting_for_confirmation",
+			[]string{"ActionEvent", `"waiting_for_confirmation"`},
+		},
 		"refused key": {func(context.Context, *steps, int) (engine.Outcome, error) {
 			return 0, fmt.Errorf("step: %w", &engine.Failure{Code: "LLMAuthenticationError", Detail: "The key was refused."})
 		}, "error", []string{"LLMAuthenticationError", `"error"`}},
@@ -47,12 +55,17 @@ func TestRun_Ends(t *testing.T) {
 			_ = e.act("a")
 			return 0, errTest
 		}, "error", []string{"ActionEvent", "AgentErrorEvent", "InternalError", `"error"`}},
-		"panic": {func(context.Context, *steps, int) (engine.Outcome, error) { panic("at the disco") }, "error", []string{"InternalError", `"error"`}},
+		"panic": {
+			func(context.Context, *steps, int) (engine.Outcome, error) { panic("at the disco") },
+			"error",
+			[]string{"InternalError", `"error"`},
+		},
 		"never ends": {func(context.Context, *steps, int) (engine.Outcome, error) { return engine.Continue, nil },
 			"error", []string{"MaxIterationsReached", `"error"`}},
 		"too dear": {func(_ context.Context, e *steps, _ int) (engine.Outcome, error) {
-			return engine.Continue, e.conv.Append(engine.Update(engine.KeyStats, event.Stats{UsageToMetrics: map[string]event.Metrics{
-				"agent": {AccumulatedCost: 1.5}, "condenser": {AccumulatedCost: 0.5}}}))
+			return engine.Continue, e.conv.Append(engine.Update(engine.KeyStats,
+				event.Stats{UsageToMetrics: map[string]event.Metrics{
+					"agent": {AccumulatedCost: 1.5}, "condenser": {AccumulatedCost: 0.5}}}))
 		}, "error", []string{`{"usage_to_metrics"`, "MaxBudgetReached", `"error"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +147,8 @@ func TestRun_PauseAndInterrupt(t *testing.T) {
 			t.Errorf("status %s", got)
 		}
 		s.settled(convID)
-		kindsEqual(t, s.kinds(convID)[2:], "ActionEvent", "MessageEvent", "ObservationEvent", `"finished"`, `"running"`, `"finished"`)
+		kindsEqual(t, s.kinds(convID)[2:], "ActionEvent", "MessageEvent", "ObservationEvent", `"finished"`, `"running"`,
+			`"finished"`)
 		if kept.notified != 1 {
 			t.Errorf("the engine was told %d times", kept.notified)
 		}
@@ -162,12 +176,26 @@ func TestRun_Confirmation(t *testing.T) {
 		"reject": {func(s *server) {
 			s.want(200, "POST", convPath+"/events/respond_to_confirmation", `{"accept":false,"reason":"no"}`)
 		}, "idle", []string{"UserRejectObservation", `"idle"`}},
-		"run": {func(s *server) { s.want(200, "POST", convPath+"/run", "") }, "finished", []string{`"running"`, "ObservationEvent", `"finished"`}},
-		"a message is no approval": {func(s *server) { s.want(200, "POST", convPath+"/events", `{"content":"what is this?","run":true}`) },
+		"run": {
+			func(s *server) { s.want(200, "POST", convPath+"/run", "") },
+			"finished",
+			[]string{`"running"`, "ObservationEvent", `"finished"`},
+		},
+		"a message is no approval": {func(s *server) {
+			s.want(200, "POST", convPath+"/events",
+				`{"content":"what is this?","run":true}`)
+		},
 			"finished", []string{"UserRejectObservation", "MessageEvent", `"running"`, `"finished"`}},
-		"a silent message changes nothing": {func(s *server) { s.want(200, "POST", convPath+"/events", `{"content":"wait"}`) },
+		"a silent message changes nothing": {func(s *server) {
+			s.want(200, "POST", convPath+"/events",
+				`{"content":"wait"}`)
+		},
 			"waiting_for_confirmation", []string{"MessageEvent"}},
-		"bad": {func(s *server) { s.want(422, "POST", convPath+"/events/respond_to_confirmation", `{"reason":"no"}`) }, "waiting_for_confirmation", nil},
+		"bad": {
+			func(s *server) { s.want(422, "POST", convPath+"/events/respond_to_confirmation", `{"reason":"no"}`) },
+			"waiting_for_confirmation",
+			nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serveAt(t, t.TempDir(), stepping(nil, asking))
@@ -207,7 +235,9 @@ func TestRun_Confirmation(t *testing.T) {
 	t.Run("after a restart", func(t *testing.T) {
 		dir := t.TempDir()
 		serveAt(t, dir, stepping(nil, asking)).begun()
-		s := serveAt(t, dir, stepping(nil, func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }))
+		s := serveAt(t, dir,
+			stepping(nil,
+				func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }))
 		s.want(200, "POST", convPath+"/events/respond_to_confirmation", `{"accept":true}`)
 		if got := s.settled(convID); got != "finished" {
 			t.Errorf("status %s", got)
@@ -224,7 +254,9 @@ func TestRun_RestartEndsIt(t *testing.T) {
 	<-step
 	s.s.close()
 	for range 2 {
-		s = serveAt(t, dir, stepping(nil, func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }))
+		s = serveAt(t, dir,
+			stepping(nil,
+				func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }))
 		if got := decodeJSON[info](t, s.want(200, "GET", convPath, "")).ExecutionStatus; got != "error" {
 			t.Errorf("status %s", got)
 		}
@@ -256,7 +288,8 @@ func TestRun_DiskFull(t *testing.T) {
 		if err != nil {
 			return 0, err
 		}
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: uint64(st.Size()) + 10, Max: old.Max}); err != nil {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE,
+			&syscall.Rlimit{Cur: uint64(st.Size()) + 10, Max: old.Max}); err != nil {
 			return 0, err
 		}
 		return engine.Continue, e.act("a")

@@ -80,7 +80,8 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	}
 	cfg.Env = marked(cfg.Env, st.dir)
 	ctx, stop := context.WithCancelCause(context.Background())
-	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
+	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{},
+		cmp.Or(cfg.MaxRuns, defaultRuns)),
 		bash: newBash(cfg), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
 	s.sockets.authTime = defaultAuthTime
 	s.webhooks = newWebhooks(cfg)

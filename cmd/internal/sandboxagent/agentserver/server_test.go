@@ -17,7 +17,8 @@ import (
 func TestServer_OpenRoutes(t *testing.T) {
 	s := newServer(t)
 	for path, want := range map[string]string{
-		"/health": `{"status":"ok"}`, "/alive": `{"status":"ok"}`, "/ready": `{"status":"ready"}`, "/server_info": `"build_git_ref":"test"`,
+		"/health": `{"status":"ok"}`, "/alive": `{"status":"ok"}`, "/ready": `{"status":"ready"}`,
+		"/server_info": `"build_git_ref":"test"`,
 	} {
 		status, body := call(t, "GET", s.url+path, "", "")
 		if status != 200 || !strings.Contains(body, want) {
@@ -53,7 +54,8 @@ func TestServer_ConversationLife(t *testing.T) {
 	text := s.want(201, "POST", "/api/conversations", createBody(t, convUID))
 	made := decodeJSON[info](t, text)
 	if made.ID != convUID || *made.Title != "Check the README" || made.MaxIterations != 500 ||
-		made.Tags["repo"] != "app" || made.Agent.LLM.Model != "anthropic/claude-sonnet-4" || *made.Agent.LLM.APIKey != decode.Masked ||
+		made.Tags["repo"] != "app" || made.Agent.LLM.Model != "anthropic/claude-sonnet-4" ||
+		*made.Agent.LLM.APIKey != decode.Masked ||
 		*made.Agent.LLM.BaseURL != "https://llm.example.org/v1" || made.Agent.MCPServers[0] != "files" {
 		t.Errorf("created: %s", text)
 	}
@@ -71,7 +73,8 @@ func TestServer_ConversationLife(t *testing.T) {
 	}
 	events := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", path+"/events/search", ""))
 	if len(events.Items) != 3 || events.Items[0]["kind"] != event.KindMessage || events.Items[1]["value"] != "running" ||
-		events.Items[2]["value"] != "idle" || events.Items[2]["parent_id"] != events.Items[1]["id"] || events.NextPageID != nil {
+		events.Items[2]["value"] != "idle" || events.Items[2]["parent_id"] != events.Items[1]["id"] ||
+		events.NextPageID != nil {
 		t.Errorf("events: %v", events)
 	}
 	s.want(200, "POST", path+"/events", `{"role":"user","content":[{"type":"text","text":"second"}],"run":false}`)
@@ -85,17 +88,20 @@ func TestServer_ConversationLife(t *testing.T) {
 	}
 	s.want(200, "POST", path+"/pause", "")
 	s.want(200, "POST", path+"/interrupt", "")
-	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "paused" || i.CreatedAt.IsZero() || !i.UpdatedAt.After(i.CreatedAt) {
+	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "paused" || i.CreatedAt.IsZero() ||
+		!i.UpdatedAt.After(i.CreatedAt) {
 		t.Errorf("after pause: %+v", i)
 	}
 	s.want(200, "POST", path+"/run", "")
 	s.settled(convID)
 	s.want(200, "PATCH", path, `{"title":"New","tags":{"b":"2"}}`)
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
-	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "idle" || *i.Title != "New" || len(i.Tags) != 1 {
+	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "idle" || *i.Title != "New" ||
+		len(i.Tags) != 1 {
 		t.Errorf("after run and patch: %+v", i)
 	}
-	batch := decodeJSON[[]*info](t, s.want(200, "GET", "/api/conversations?ids="+convUID+"&ids=00000000000000000000000000000000&ids="+convID, ""))
+	batch := decodeJSON[[]*info](t,
+		s.want(200, "GET", "/api/conversations?ids="+convUID+"&ids=00000000000000000000000000000000&ids="+convID, ""))
 	if len(batch) != 3 || batch[0] == nil || batch[1] != nil || batch[2].ID != convUID {
 		t.Errorf("batch: %+v", batch)
 	}
@@ -120,7 +126,8 @@ func TestServer_EventPages(t *testing.T) {
 		var ids []string
 		token := ""
 		for {
-			p := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", path+"/search?limit=3&sort_order="+order+"&page_id="+token, ""))
+			p := decodeJSON[agent.Page[map[string]any]](t,
+				s.want(200, "GET", path+"/search?limit=3&sort_order="+order+"&page_id="+token, ""))
 			for _, e := range p.Items {
 				ids = append(ids, e["id"].(string))
 			}
@@ -153,7 +160,8 @@ func TestServer_EventPages(t *testing.T) {
 	for _, q := range []string{"limit=0", "limit=101", "limit=x", "sort_order=UP", "timestamp__gte=yesterday"} {
 		s.want(422, "GET", path+"/search?"+q, "")
 	}
-	if p := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", path+"/search?page_id=junk&limit=2", "")); len(p.Items) != 2 {
+	if p := decodeJSON[agent.Page[map[string]any]](t,
+		s.want(200, "GET", path+"/search?page_id=junk&limit=2", "")); len(p.Items) != 2 {
 		t.Errorf("a junk token: %v", p)
 	}
 }
@@ -167,7 +175,8 @@ func TestServer_ConversationPages(t *testing.T) {
 		seen := map[string]bool{}
 		token := ""
 		for {
-			p := decodeJSON[agent.Page[info]](t, s.want(200, "GET", "/api/conversations/search?limit=2&status=idle&sort_order="+order+"&page_id="+token, ""))
+			p := decodeJSON[agent.Page[info]](t,
+				s.want(200, "GET", "/api/conversations/search?limit=2&status=idle&sort_order="+order+"&page_id="+token, ""))
 			for _, i := range p.Items {
 				seen[i.ID] = true
 			}
@@ -198,23 +207,60 @@ func TestServer_BadInput(t *testing.T) {
 		{"POST", "/api/conversations", `{`, 422, []string{`json_invalid`}},
 		{"POST", "/api/conversations", `[]`, 422, []string{`model_attributes_type`}},
 		{"POST", "/api/conversations", `{} {}`, 422, []string{`json_invalid`}},
-		{"POST", "/api/conversations", `{"workspace":{"working_dir":"/tmp"},"agent_settings":{"agent_kind":"acp","acp_file_secrets":{"A":"SECRETCANARY"}}}`,
+		{"POST", "/api/conversations",
+			`{"workspace":{"working_dir":"/tmp"},"agent_settings":{"agent_kind":"acp","acp_file_secrets":{"A":"SECRETCANARY"}}}`,
 			422, []string{`acp_file_secrets is not supported`}},
 		{"POST", "/api/conversations", `{}`, 422, []string{`["body","workspace"]`, `value_error`}},
-		{"POST", "/api/conversations", `{"workspace":{},"agent":{"llm":{}}}`, 422, []string{`["body","workspace","working_dir"]`}},
-		{"POST", "/api/conversations", `{"workspace":{"working_dir":"rel"},"agent_settings":{"llm":{}}}`, 422, []string{`absolute`}},
-		{"POST", "/api/conversations", `{"workspace":{"working_dir":5},"agent_settings":{}}`, 422, []string{`string_type`, `["body","agent_settings","llm"]`}},
+		{
+			"POST",
+			"/api/conversations",
+			`{"workspace":{},"agent":{"llm":{}}}`,
+			422,
+			[]string{`["body","workspace","working_dir"]`},
+		},
+		{
+			"POST",
+			"/api/conversations",
+			`{"workspace":{"working_dir":"rel"},"agent_settings":{"llm":{}}}`,
+			422,
+			[]string{`absolute`},
+		},
+		{
+			"POST",
+			"/api/conversations",
+			`{"workspace":{"working_dir":5},"agent_settings":{}}`,
+			422,
+			[]string{`string_type`, `["body","agent_settings","llm"]`},
+		},
 		{"POST", "/api/conversations", `{` + ok + `,"conversation_id":"x"}`, 422, []string{`uuid_parsing`}},
 		{"POST", "/api/conversations", `{` + ok + `,"max_iterations":0}`, 422, []string{`greater_than`}},
 		{"POST", "/api/conversations", `{` + ok + `,"max_iterations":1.5}`, 422, []string{`int_from_float`}},
 		{"POST", "/api/conversations", `{` + ok + `,"tags":{"A B":"x"}}`, 422, []string{`[key]`}},
-		{"POST", "/api/conversations", `{` + ok + `,"tags":{"a":"` + strings.Repeat("é", 257) + `"}}`, 422, []string{`at most 256 characters`}},
+		{
+			"POST",
+			"/api/conversations",
+			`{` + ok + `,"tags":{"a":"` + strings.Repeat("é", 257) + `"}}`,
+			422,
+			[]string{`at most 256 characters`},
+		},
 		{"POST", "/api/conversations", `{` + ok + `,"agent_profile_id":"` + convID + `"}`, 422, []string{`excludes`}},
-		{"POST", "/api/conversations", `{"workspace":{"working_dir":"/tmp"},"agent_profile_id":"` + convID + `"}`, 404, []string{`profile`}},
+		{
+			"POST",
+			"/api/conversations",
+			`{"workspace":{"working_dir":"/tmp"},"agent_profile_id":"` + convID + `"}`,
+			404,
+			[]string{`profile`},
+		},
 		{"POST", "/api/conversations", `{` + ok + `,"confirmation_policy":{"kind":"Maybe"}}`, 422, []string{`enum`}},
 		{"POST", "/api/conversations", `{` + ok + `,"secrets":{"A":7}}`, 422, []string{`["body","secrets","A"]`}},
-		{"POST", "/api/conversations", `{` + ok + `,"initial_message":{"role":"boss","content":[{"type":"video"},{"type":"text"},1]}}`, 422,
-			[]string{`'user', 'system', 'assistant' or 'tool'`, `'text' or 'image'`, `["body","initial_message","content","1","text"]`, `model_attributes_type`}},
+		{"POST", "/api/conversations",
+			`{` + ok + `,"initial_message":{"role":"boss","content":[{"type":"video"},{"type":"text"},1]}}`, 422,
+			[]string{
+				`'user', 'system', 'assistant' or 'tool'`,
+				`'text' or 'image'`,
+				`["body","initial_message","content","1","text"]`,
+				`model_attributes_type`,
+			}},
 		{"POST", "/api/conversations", `{"x":"` + strings.Repeat("a", maxBody) + `"}`, 413, nil},
 		{"GET", "/api/conversations", ``, 422, []string{`["query","ids"]`}},
 		{"GET", "/api/conversations?ids=x", ``, 422, []string{`uuid_parsing`}},
@@ -223,7 +269,13 @@ func TestServer_BadInput(t *testing.T) {
 		{"POST", "/api/conversations/" + convID + "/events", `{}`, 404, nil},
 		{"GET", "/api/nothing", ``, 404, []string{`{"detail":"Not Found"}`}},
 		{"PUT", "/api/conversations", ``, 405, []string{`{"detail":"Method Not Allowed"}`}},
-		{"POST", "/api/bash/start_bash_command", `{"command":5,"cwd":"rel","timeout":-1}`, 422, []string{`string_type`, `cwd`, `greater_than`}},
+		{
+			"POST",
+			"/api/bash/start_bash_command",
+			`{"command":5,"cwd":"rel","timeout":-1}`,
+			422,
+			[]string{`string_type`, `cwd`, `greater_than`},
+		},
 		{"GET", "/api/file/download?path=rel", ``, 400, []string{`Path must be absolute`}},
 	} {
 		status, body := s.send(c.method, c.path, c.body)

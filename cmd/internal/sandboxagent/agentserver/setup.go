@@ -71,7 +71,8 @@ func (s *Server) setup(c *conversation) (engine.Setup, error) {
 	setup := engine.Setup{
 		ID: c.id, Dir: dir, WorkingDir: m.Workspace.WorkingDir,
 		Agent: of, Secrets: r.secrets(),
-		Environ: besideProxies(commandEnv(s.cfg.Environ, s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
+		Environ: besideProxies(commandEnv(s.cfg.Environ,
+			s.cfg.Env)), Credential: s.cfg.tools, Logger: s.logger.With("conversation", c.id),
 	}
 	return setup, nil
 }
@@ -169,7 +170,8 @@ func (s *Server) opening(c *conversation, m *event.Message) []event.Event {
 	// A conversation that is being created has no events to read.
 	c.mu.Lock()
 	l, err := c.events()
-	first := err != nil || !slices.ContainsFunc(l.entries, func(e eventEntry) bool { return e.Kind == event.KindSystemPrompt })
+	first := err != nil || !slices.ContainsFunc(l.entries,
+		func(e eventEntry) bool { return e.Kind == event.KindSystemPrompt })
 	c.mu.Unlock()
 	var events []event.Event
 	if p, ok := eng.(engine.Prompter); ok && first {

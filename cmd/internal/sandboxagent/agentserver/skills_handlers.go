@@ -40,7 +40,10 @@ func (s *Server) handleSkills(w http.ResponseWriter, r *http.Request) {
 	for _, f := range c.Failures() {
 		s.logger.Warn("a skill was left out", "path", f.Path, "error", f.Err)
 	}
-	out := skillsAnswer{Skills: c.Skills(), Sources: map[string]int{"public": 0, "org": 0, "user": len(c.User()), "project": len(c.Project())}}
+	out := skillsAnswer{
+		Skills:  c.Skills(),
+		Sources: map[string]int{"public": 0, "org": 0, "user": len(c.User()), "project": len(c.Project())},
+	}
 	if out.Skills == nil {
 		out.Skills = []skills.Skill{}
 	}

@@ -36,7 +36,10 @@ func TestSkillsAndHooks_OfProjectAndUser(t *testing.T) {
 		want []string
 	}{
 		{body(project, ""), []string{"repo agents", "agentskills pdf", "knowledge mine"}},
-		{body(project, `,"load_user":false,"load_public":true,"registered_marketplaces":[]`), []string{"repo agents", "agentskills pdf"}},
+		{
+			body(project, `,"load_user":false,"load_public":true,"registered_marketplaces":[]`),
+			[]string{"repo agents", "agentskills pdf"},
+		},
 		{body(project, `,"load_project":false`), []string{"knowledge mine"}},
 		{body("relative", `,"load_user":false`), []string{}}, {`{}`, []string{"knowledge mine"}},
 	} {
@@ -54,7 +57,10 @@ func TestSkillsAndHooks_OfProjectAndUser(t *testing.T) {
 		want []string
 	}{
 		{body(project, ""), []string{"project"}}, {body(project, `,"load_user":true`), []string{"project", "user"}},
-		{body(t.TempDir(), ""), nil}, {body(filepath.Join(project, "other"), ""), nil}, {`{"load_user":true}`, []string{"user"}}, {`{}`, nil},
+		{body(t.TempDir(), ""), nil}, {
+			body(filepath.Join(project, "other"), ""),
+			nil,
+		}, {`{"load_user":true}`, []string{"user"}}, {`{}`, nil},
 	} {
 		var got []string
 		answer := decodeJSON[struct {

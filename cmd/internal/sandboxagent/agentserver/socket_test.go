@@ -19,7 +19,8 @@ func (s *server) subscribe(id, query string, header http.Header) *websocket.Conn
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(s.url, "http")+"/sockets/events/"+id+query, &websocket.DialOptions{HTTPHeader: header})
+	conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(s.url, "http")+"/sockets/events/"+id+query,
+		&websocket.DialOptions{HTTPHeader: header})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -71,7 +72,8 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 	if e := frameOf(t, live); e.Key != "full_state" {
 		t.Errorf("the first frame is %+v", e)
 	}
-	if err := live.Write(t.Context(), websocket.MessageText, []byte(`{"role":"user","content":[{"type":"text","text":"hello"}]}`)); err != nil {
+	if err := live.Write(t.Context(), websocket.MessageText,
+		[]byte(`{"role":"user","content":[{"type":"text","text":"hello"}]}`)); err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{event.KindMessage, event.KindStateUpdate, event.KindStateUpdate} {
@@ -88,7 +90,8 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	var all []eventHead
-	page := decodeJSON[struct{ Items []eventHead }](t, s.want(200, "GET", "/api/conversations/"+convID+"/events/search", ""))
+	page := decodeJSON[struct{ Items []eventHead }](t,
+		s.want(200, "GET", "/api/conversations/"+convID+"/events/search", ""))
 	again := s.subscribe(convUID, "?resend_mode=all", withKey())
 	for range page.Items {
 		all = append(all, next(t, again))
@@ -120,7 +123,13 @@ func TestEventSocket_WhoMayListen(t *testing.T) {
 		want             websocket.StatusCode
 	}{
 		"header": {convID, "", "", withKey(), 0}, "query": {convID, "?session_api_key=" + testKey, "", nil, 0},
-		"first frame": {convID, "", string(auth), nil, 0}, "wrong frame": {convID, "", `{"type":"auth","session_api_key":"x"}`, nil, closeUnauthorized},
+		"first frame": {
+			convID,
+			"",
+			string(auth),
+			nil,
+			0,
+		}, "wrong frame": {convID, "", `{"type":"auth","session_api_key":"x"}`, nil, closeUnauthorized},
 		"no auth frame":   {convID, "", `{"role":"user","content":"x"}`, nil, closeUnauthorized},
 		"unknown":         {strings.Repeat("0", 32), "", string(auth), nil, closeUnknown},
 		"unknown, no key": {strings.Repeat("0", 32), "", `{}`, nil, closeUnauthorized},

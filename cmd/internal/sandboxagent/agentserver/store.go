@@ -55,7 +55,13 @@ func openStore(dir string, sl *sealer, logger *slog.Logger) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the conversations path: %w", err)
 	}
-	st := &store{dir: dir, sealer: sl, logger: logger, byID: map[string]*conversation{}, making: map[string]chan struct{}{}}
+	st := &store{
+		dir:    dir,
+		sealer: sl,
+		logger: logger,
+		byID:   map[string]*conversation{},
+		making: map[string]chan struct{}{},
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("reading the conversations path: %w", err)
@@ -109,7 +115,11 @@ func (st *store) prepare(m meta, request []byte) *conversation {
 
 // create stores a conversation. If the id exists, it returns that one and created is false. request
 // is the create request, to be encrypted.
-func (st *store) create(c *conversation, events []event.Event, request []byte) (stored *conversation, created bool, err error) {
+func (st *store) create(
+	c *conversation,
+	events []event.Event,
+	request []byte,
+) (stored *conversation, created bool, err error) {
 	for {
 		st.mu.Lock()
 		if other := st.byID[c.id]; other != nil {

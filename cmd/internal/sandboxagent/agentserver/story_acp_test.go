@@ -16,7 +16,8 @@ func TestStory_Codex(t *testing.T) {
 	dir, data := brokenRepository(t), t.TempDir()
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "fix", Tool: "exec_command"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("exec_command", map[string]any{"cmd": "sed -i s/helo/hello/ greet.sh && sh test.sh; env > env.txt"})),
+			modeltest.Calls(modeltest.Tool("exec_command",
+				map[string]any{"cmd": "sed -i s/helo/hello/ greet.sh && sh test.sh; env > env.txt"})),
 			modeltest.Text("The test passes."),
 		}},
 		{Answers: []modeltest.Answer{modeltest.Text("It still passes.")}},

@@ -24,8 +24,10 @@ func (s *server) worksOn(dir string, m *modeltest.Server, policy, message string
 		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
 			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent"}},
 		"confirmation_policy": map[string]string{"kind": policy},
-		"secrets":             map[string]any{"DEPLOY_TOKEN": map[string]string{"kind": "StaticSecret", "value": "DEPLOYCANARY"}},
-		"initial_message":     map[string]any{"content": message},
+		"secrets": map[string]any{
+			"DEPLOY_TOKEN": map[string]string{"kind": "StaticSecret", "value": "DEPLOYCANARY"},
+		},
+		"initial_message": map[string]any{"content": message},
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -47,7 +49,8 @@ func brokenRepository(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("sh", "-c", "git init -q && git add . && git -c user.name=t -c user.email=t@example.org commit -qm first")
+	cmd := exec.Command("sh", "-c",
+		"git init -q && git add . && git -c user.name=t -c user.email=t@example.org commit -qm first")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -57,7 +60,8 @@ func brokenRepository(t *testing.T) string {
 
 // script is a model that mends the repository when it is asked to fix it.
 func script(dir string) *modeltest.Script {
-	edit := modeltest.Tool("file_editor", map[string]any{"command": "str_replace", "path": dir + "/greet.sh", "old_str": "helo", "new_str": "hello"})
+	edit := modeltest.Tool("file_editor",
+		map[string]any{"command": "str_replace", "path": dir + "/greet.sh", "old_str": "helo", "new_str": "hello"})
 	return &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{System: "Write a title"}, Answers: []modeltest.Answer{modeltest.Text("Mend the greeting")}},
 		{When: modeltest.When{User: "fix"}, Answers: []modeltest.Answer{
@@ -66,7 +70,8 @@ func script(dir string) *modeltest.Script {
 			modeltest.Calls(modeltest.Tool("finish", map[string]any{"message": "The test passes."})),
 		}},
 		{When: modeltest.When{User: "wait"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "touch started; sleep 600"})), modeltest.Text("I waited.")}},
+			modeltest.Calls(modeltest.Tool("terminal",
+				map[string]any{"command": "touch started; sleep 600"})), modeltest.Text("I waited.")}},
 		{When: modeltest.When{User: "again"}, Answers: []modeltest.Answer{modeltest.Text("It still passes.")}},
 	}}
 }
@@ -94,7 +99,8 @@ func TestStory_AnAgentMendsARepository(t *testing.T) {
 		t.Errorf("greet.sh is %q", got)
 	}
 	got := s.want(200, "GET", convPath+"/events/search?kind=ObservationEvent", "")
-	if !strings.Contains(got, "passed") || !strings.Contains(got, "failed") || strings.Contains(got, "DEPLOYCANARY") || !strings.Contains(got, "secret-hidden") {
+	if !strings.Contains(got, "passed") || !strings.Contains(got, "failed") || strings.Contains(got, "DEPLOYCANARY") ||
+		!strings.Contains(got, "secret-hidden") {
 		t.Errorf("observations: %s", got)
 	}
 	if got := s.want(200, "GET", convPath+"/agent_final_response", ""); got != `{"response":"The test passes."}` {
@@ -139,7 +145,8 @@ func TestStory_Confirmation(t *testing.T) {
 		if got := s.settled(convID); got != "waiting_for_confirmation" {
 			t.Fatalf("status %s: %q", got, s.kinds(convID))
 		}
-		s.want(200, "POST", convPath+"/events/respond_to_confirmation", fmt.Sprintf(`{"accept":%v,"reason":"not that file"}`, accept))
+		s.want(200, "POST", convPath+"/events/respond_to_confirmation",
+			fmt.Sprintf(`{"accept":%v,"reason":"not that file"}`, accept))
 		return s.settled(convID)
 	}
 	answer(true)
@@ -149,7 +156,8 @@ func TestStory_Confirmation(t *testing.T) {
 	if got := fileText(t, dir+"/greet.sh"); got != "echo helo\n" {
 		t.Errorf("a rejected edit was made: %q", got)
 	}
-	if got := s.want(200, "GET", convPath+"/events/search?kind=UserRejectObservation", ""); strings.Count(got, "not that file") != 2 {
+	if got := s.want(200, "GET", convPath+"/events/search?kind=UserRejectObservation",
+		""); strings.Count(got, "not that file") != 2 {
 		t.Errorf("rejections: %s", got)
 	}
 	s.want(200, "POST", convPath+"/confirmation_policy", `{"policy":{"kind":"NeverConfirm"}}`)
@@ -159,7 +167,8 @@ func TestStory_Confirmation(t *testing.T) {
 	if got := s.settled(convID); got != "paused" {
 		t.Errorf("after an interrupt: %s", got)
 	}
-	page := decodeJSON[agent.Page[map[string]any]](t, s.want(200, "GET", convPath+"/events/search?kind=AgentErrorEvent", ""))
+	page := decodeJSON[agent.Page[map[string]any]](t,
+		s.want(200, "GET", convPath+"/events/search?kind=AgentErrorEvent", ""))
 	if len(page.Items) != 1 {
 		t.Errorf("errors: %v", page.Items)
 	}
@@ -194,7 +203,8 @@ func TestStory_Operations(t *testing.T) {
 	dir, data := brokenRepository(t), t.TempDir()
 	other := modeltest.New(t, &modeltest.Script{Key: "OTHERKEYCANARY", Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "show", Tool: "terminal"}, Answers: []modeltest.Answer{
-			modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "[ ${#NEW_TOKEN} = 9 ] && echo it is there"})), modeltest.Text("Shown.")}},
+			modeltest.Calls(modeltest.Tool("terminal",
+				map[string]any{"command": "[ ${#NEW_TOKEN} = 9 ] && echo it is there"})), modeltest.Text("Shown.")}},
 		{Answers: []modeltest.Answer{modeltest.Text("another model")}},
 	}})
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
@@ -222,13 +232,15 @@ func TestStory_Operations(t *testing.T) {
 	s.want(200, "POST", convPath+"/security_analyzer", `{"security_analyzer":null}`)
 	s.want(200, "POST", convPath+"/condense", "")
 	s.want(200, "POST", convPath+"/secrets", `{"secrets":{"NEW_TOKEN":{"kind":"StaticSecret","value":"NEWCANARY"}}}`)
-	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"openai/other","api_key":"OTHERKEYCANARY","base_url":"`+other.BaseURL()+`","usage_id":"agent-2"}}`)
+	s.want(200, "POST", convPath+"/switch_llm",
+		`{"llm":{"model":"openai/other","api_key":"OTHERKEYCANARY","base_url":"`+other.BaseURL()+`","usage_id":"agent-2"}}`)
 	for range 2 {
 		s.want(200, "POST", convPath+"/events", `{"content":"show it","run":true}`)
 		if got := s.settled(convID); got != "finished" {
 			t.Fatalf("status %s: %q", got, s.kinds(convID))
 		}
-		if got := s.want(200, "GET", convPath+"/events/search?kind=ObservationEvent&sort_order=TIMESTAMP_DESC&limit=1", ""); !strings.Contains(got, "it is there") {
+		if got := s.want(200, "GET", convPath+"/events/search?kind=ObservationEvent&sort_order=TIMESTAMP_DESC&limit=1",
+			""); !strings.Contains(got, "it is there") {
 			t.Errorf("the new secret is not there: %s", got)
 		}
 		i := decodeJSON[info](t, s.want(200, "GET", convPath, ""))
@@ -239,11 +251,13 @@ func TestStory_Operations(t *testing.T) {
 		s = serveAt(t, data, nativeEngine)
 	}
 	m.Down()
-	if status, body := s.send("POST", convPath+"/ask_agent", `{"question":"still there?"}`); status != 200 || body != `{"response":"another model"}` {
+	if status, body := s.send("POST", convPath+"/ask_agent", `{"question":"still there?"}`); status != 200 ||
+		body != `{"response":"another model"}` {
 		t.Errorf("the other model: %d %s", status, body)
 	}
 	other.Down()
-	if status, body := s.send("POST", convPath+"/ask_agent", `{"question":"still there?"}`); status != 502 || !strings.Contains(body, "LLMServiceUnavailableError") {
+	if status, body := s.send("POST", convPath+"/ask_agent", `{"question":"still there?"}`); status != 502 ||
+		!strings.Contains(body, "LLMServiceUnavailableError") {
 		t.Errorf("a model that is down: %d %s", status, body)
 	}
 	searchDir(t, data)

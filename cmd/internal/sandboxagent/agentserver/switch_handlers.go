@@ -37,8 +37,9 @@ func (s *Server) handleSwitchLLM(w http.ResponseWriter, r *http.Request) {
 	given, _ := o.Value("llm").(map[string]any)
 	now := stored.agent().LLM
 	if s.relay.relays(now) && s.relay.leaves(now, given) {
-		writeDetail(w, http.StatusBadRequest, "This conversation's models are behind the gateway, which has their keys: name a model alone. "+
-			"Its owner moves it to another endpoint with POST /api/v1/app-conversations/{id}/switch_llm")
+		writeDetail(w, http.StatusBadRequest,
+			"This conversation's models are behind the gateway, which has their keys: name a model alone. "+
+				"Its owner moves it to another endpoint with POST /api/v1/app-conversations/{id}/switch_llm")
 		return
 	}
 	llm, kept := withAccess(now, given)
@@ -55,7 +56,13 @@ func (s *Server) handleSwitchLLM(w http.ResponseWriter, r *http.Request) {
 }
 
 // switchLLM stores how the conversation reaches its model, and gives it to the engine.
-func (s *Server) switchLLM(ctx context.Context, c *conversation, sw engine.Switcher, llm map[string]any, shown llmInfo) error {
+func (s *Server) switchLLM(
+	ctx context.Context,
+	c *conversation,
+	sw engine.Switcher,
+	llm map[string]any,
+	shown llmInfo,
+) error {
 	if err := s.amendAgent(c, "llm", llm); err != nil {
 		return err
 	}
@@ -177,5 +184,9 @@ func (s *Server) handleGoalResume(w http.ResponseWriter, r *http.Request) {
 
 // handleSkillsSync handles POST /api/skills/sync: there are no public skills to fetch.
 func (s *Server) handleSkillsSync(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"status": "error", "message": "This server fetches no public skills: put skills into the repository"})
+	writeJSON(w, http.StatusOK,
+		map[string]string{
+			"status":  "error",
+			"message": "This server fetches no public skills: put skills into the repository",
+		})
 }

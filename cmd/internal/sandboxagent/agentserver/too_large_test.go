@@ -27,7 +27,9 @@ func sendsAll(t *testing.T, address, path, header string, limit int) *http.Respo
 			}
 		}
 	}
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\nContent-Length: %d\r\n\r\n", path, header, limit+1+rest); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\nContent-Length: %d\r\n\r\n", path, header,
+		limit+1+rest); err != nil {
 		t.Fatal(err)
 	}
 	write(limit + 1)
@@ -50,7 +52,8 @@ func TestTooLarge_ReachesAClientThatStillSends(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
 		s := newServer(t)
-		resp := sendsAll(t, strings.TrimPrefix(s.url, "http://"), "/api/conversations", "X-Session-API-Key: "+testKey, maxBody)
+		resp := sendsAll(t, strings.TrimPrefix(s.url, "http://"), "/api/conversations", "X-Session-API-Key: "+testKey,
+			maxBody)
 		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
 			t.Errorf("%d, closes %t", resp.StatusCode, resp.Close)
 		}

@@ -37,7 +37,8 @@ func toolsUser(name string) (*user.User, *syscall.Credential, error) {
 	}
 	for _, c := range []uint{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_CHOWN} {
 		if !capable(c) {
-			return nil, nil, fmt.Errorf("%s: root without the capabilities SETUID, SETGID, KILL and CHOWN can't run commands as %s: "+
+			return nil, nil, fmt.Errorf("%s: root without the capabilities SETUID, SETGID, "+
+				"KILL and CHOWN can't run commands as %s: "+
 				"give the spec cap_add = [\"SETUID\", \"SETGID\", \"KILL\", \"CHOWN\"], or user = %q", envToolsUser, name, name)
 		}
 	}

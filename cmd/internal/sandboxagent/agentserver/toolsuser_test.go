@@ -61,7 +61,8 @@ func ownerOf(t *testing.T, path string) (uid uint32, mode os.FileMode) {
 // shellOf runs a command through the API and returns what it printed.
 func (s *server) shellOf(command string) string {
 	s.t.Helper()
-	out := decodeJSON[agent.BashOutput](s.t, s.want(200, "POST", "/api/bash/execute_bash_command", `{"command":`+strconv.Quote(command)+`}`))
+	out := decodeJSON[agent.BashOutput](s.t,
+		s.want(200, "POST", "/api/bash/execute_bash_command", `{"command":`+strconv.Quote(command)+`}`))
 	var text string
 	for _, part := range []*string{out.Stdout, out.Stderr} {
 		if part != nil {
@@ -88,7 +89,9 @@ func TestToolsUser_OwnsTheWorkspaceAndNothingElse(t *testing.T) {
 	}
 	s.want(200, "POST", "/api/file/create_directory?path="+url.QueryEscape(project), "")
 	s.upload(t, filepath.Join(project, "sub", "up.txt"), "uploaded")
-	if got := s.shellOf("id -u; cd " + project + " && cat sub/up.txt && echo more >> sub/up.txt && echo made > made.txt && id -un"); !strings.HasPrefix(got, "65534\nuploaded") {
+	if got := s.shellOf(
+		"id -u; cd " + project + " && cat sub/up.txt && echo more >> sub/up.txt && echo made > made.txt && id -un",
+	); !strings.HasPrefix(got, "65534\nuploaded") {
 		t.Errorf("a command prints %q", got)
 	}
 	for _, name := range []string{"", "sub", "sub/up.txt", "made.txt"} {
@@ -97,15 +100,20 @@ func TestToolsUser_OwnsTheWorkspaceAndNothingElse(t *testing.T) {
 		}
 	}
 	s.upload(t, filepath.Join(project, "made.txt"), "again")
-	if got := s.want(200, "GET", "/api/file/download?path="+url.QueryEscape(filepath.Join(project, "made.txt")), ""); got != "again" {
+	if got := s.want(200, "GET", "/api/file/download?path="+url.QueryEscape(filepath.Join(project, "made.txt")),
+		""); got != "again" {
 		t.Errorf("downloaded %q", got)
 	}
 	// A command's file that only its user may read is read as that user.
-	s.shellOf("umask 077; echo secret > " + project + "/closed.txt; git init -q " + project + "/repo; echo x > " + project + "/repo/x")
-	if got := s.want(200, "GET", "/api/file/download?path="+url.QueryEscape(project+"/closed.txt"), ""); got != "secret\n" {
+	s.shellOf(
+		"umask 077; echo secret > " + project + "/closed.txt; git init -q " + project + "/repo; echo x > " + project + "/repo/x",
+	)
+	if got := s.want(200, "GET", "/api/file/download?path="+url.QueryEscape(project+"/closed.txt"),
+		""); got != "secret\n" {
 		t.Errorf("downloaded %q", got)
 	}
-	if got := s.want(200, "GET", "/api/git/changes?path="+url.QueryEscape(project+"/repo"), ""); !strings.Contains(got, `"x"`) {
+	if got := s.want(200, "GET", "/api/git/changes?path="+url.QueryEscape(project+"/repo"),
+		""); !strings.Contains(got, `"x"`) {
 		t.Errorf("git changes are %s", got)
 	}
 }
@@ -118,8 +126,10 @@ func TestToolsUser_ReachesNothingOfTheServer(t *testing.T) {
 	own := filepath.Join(workspace, "conversations")
 	server := "/proc/" + strconv.Itoa(os.Getpid())
 	for _, command := range []string{
-		"cat " + own + "/" + convID + "/" + metaFile, "ls " + own + "/" + convID, "mv " + own + " " + own + "2", "rm -r " + workspace + "/bash_events",
-		"cat " + server + "/environ", "head -c 1 " + server + "/mem", "ls " + server + "/fd", "kill -0 " + strconv.Itoa(os.Getpid()),
+		"cat " + own + "/" + convID + "/" + metaFile, "ls " + own + "/" + convID, "mv " + own + " " + own + "2",
+		"rm -r " + workspace + "/bash_events",
+		"cat " + server + "/environ", "head -c 1 " + server + "/mem", "ls " + server + "/fd",
+		"kill -0 " + strconv.Itoa(os.Getpid()),
 	} {
 		if got := s.shellOf(command + " >/dev/null && echo done"); strings.Contains(got, "done") ||
 			!strings.Contains(got, "ermission denied") && !strings.Contains(got, "not permitted") {
@@ -128,9 +138,16 @@ func TestToolsUser_ReachesNothingOfTheServer(t *testing.T) {
 	}
 	// Nor through a link that the server follows for a client.
 	link := filepath.Join(workspace, "link")
-	for _, to := range []string{server + "/environ", "/proc/self/environ", "/proc/thread-self/environ", filepath.Join(own, convID, metaFile), "/etc/shadow"} {
+	for _, to := range []string{
+		server + "/environ",
+		"/proc/self/environ",
+		"/proc/thread-self/environ",
+		filepath.Join(own, convID, metaFile),
+		"/etc/shadow",
+	} {
 		s.shellOf("ln -sfn " + to + " " + link)
-		if status, got := s.send("GET", "/api/file/download?path="+url.QueryEscape(link), ""); status != http.StatusForbidden {
+		if status, got := s.send("GET", "/api/file/download?path="+url.QueryEscape(link),
+			""); status != http.StatusForbidden {
 			t.Errorf("a link to %s: %d %.80s", to, status, got)
 		}
 	}
@@ -145,8 +162,9 @@ func TestToolsUser_ReachesNothingOfTheServer(t *testing.T) {
 
 func (s *server) createIn(t *testing.T, dir string) {
 	t.Helper()
-	s.want(201, "POST", "/api/conversations", fmt.Sprintf(`{"conversation_id":%q,"workspace":{"kind":"LocalWorkspace","working_dir":%q},`+
-		`"agent_settings":{"agent_kind":"openhands","llm":{"model":"m","api_key":"k"}}}`, convUID, dir))
+	s.want(201, "POST", "/api/conversations",
+		fmt.Sprintf(`{"conversation_id":%q,"workspace":{"kind":"LocalWorkspace","working_dir":%q},`+
+			`"agent_settings":{"agent_kind":"openhands","llm":{"model":"m","api_key":"k"}}}`, convUID, dir))
 }
 
 func (s *server) upload(t *testing.T, path, text string) {
@@ -163,7 +181,8 @@ func (s *server) uploadStatus(t *testing.T, path, text string) int {
 	f, _ := m.CreateFormFile("file", "x")
 	_, _ = f.Write([]byte(text))
 	_ = m.Close()
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/file/upload?path="+url.QueryEscape(path), &body)
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		s.url+"/api/file/upload?path="+url.QueryEscape(path), &body)
 	req.Header.Set(agent.KeyHeader, testKey)
 	req.Header.Set("Content-Type", m.FormDataContentType())
 	resp, err := http.DefaultClient.Do(req)

@@ -44,10 +44,19 @@ type webhooks struct {
 }
 
 func newWebhooks(cfg Config) *webhooks {
-	w := &webhooks{bases: cfg.Webhooks, logger: cfg.Logger, pending: map[string]info{}, sent: make(chan struct{}), wake: make(chan struct{}, 1)}
+	w := &webhooks{
+		bases:   cfg.Webhooks,
+		logger:  cfg.Logger,
+		pending: map[string]info{},
+		sent:    make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+	}
 	close(w.sent)
 	// A redirect would be shown the key.
-	w.client = &http.Client{Timeout: webhookTime, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	w.client = &http.Client{
+		Timeout:       webhookTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	if len(cfg.Keys) > 0 {
 		w.key = cfg.Keys[0]
 	}
@@ -161,7 +170,8 @@ func (w *webhooks) send(ctx context.Context, i info) error {
 }
 
 func (w *webhooks) post(ctx context.Context, base string, body []byte) (status int, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(base, "/")+"/conversations", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(base, "/")+"/conversations",
+		bytes.NewReader(body))
 	if err != nil {
 		return 0, err
 	}

@@ -197,7 +197,8 @@ func (c *conversation) restarted() error {
 	if err != nil {
 		return err
 	}
-	list := unfinished(event.OpenActions(events), "A restart occurred while this tool was in progress. It may have had an effect: look before you repeat it.")
+	list := unfinished(event.OpenActions(events),
+		"A restart occurred while this tool was in progress. It may have had an effect: look before you repeat it.")
 	list = append(list, failureEvents(&engine.Failure{Code: "ServerRestarted",
 		Detail: "The sandbox stopped while the agent worked. Send a message or start a run to go on."})...)
 	return c.conclude(list...)

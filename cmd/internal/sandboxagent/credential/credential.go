@@ -40,7 +40,8 @@ func Do(as *syscall.Credential, f func() error) error {
 func setFileUser(as *syscall.Credential) error {
 	groups := append([]uint32{as.Gid}, as.Groups...)
 	if !as.NoSetGroups {
-		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&groups[0])), 0); e != 0 {
+		if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&groups[0])),
+			0); e != 0 {
 			return e
 		}
 	}

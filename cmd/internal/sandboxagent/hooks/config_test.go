@@ -14,7 +14,8 @@ func TestParse_EveryForm(t *testing.T) {
 		`{"hooks":{"PreToolUse":[{"matcher":"terminal","hooks":[{"command":"a","timeout":-1}]}]}}`,
 	} {
 		c, err := Parse([]byte(text))
-		if err != nil || len(c.For(PreToolUse, "terminal")) != 1 || c.For(PreToolUse, "terminal")[0] != (Definition{"command", "a", 60, false}) ||
+		if err != nil || len(c.For(PreToolUse, "terminal")) != 1 ||
+			c.For(PreToolUse, "terminal")[0] != (Definition{"command", "a", 60, false}) ||
 			c.Stop == nil || c.For(PreToolUse, "other") != nil || c.For("x", "terminal") != nil {
 			t.Errorf("%s: %+v, %v", text, c, err)
 		}
@@ -39,8 +40,16 @@ func TestMatcher_Fits(t *testing.T) {
 		matcher, tool string
 		want          bool
 	}{
-		{"*", "", true}, {"", "x", true}, {"terminal", "terminal", true}, {"terminal", "terminals", false}, {"term|file", "file", true},
-		{"term.*", "terminal", true}, {"/t.+l/", "terminal", true}, {"/t/", "terminal", false}, {"(", "(", true}, {"(", "x", false}, {"a", "", false},
+		{"*", "", true}, {"", "x", true}, {"terminal", "terminal", true}, {
+			"terminal",
+			"terminals",
+			false,
+		}, {"term|file", "file", true},
+		{
+			"term.*",
+			"terminal",
+			true,
+		}, {"/t.+l/", "terminal", true}, {"/t/", "terminal", false}, {"(", "(", true}, {"(", "x", false}, {"a", "", false},
 	} {
 		if got := (Matcher{Matcher: c.matcher}).fits(c.tool); got != c.want {
 			t.Errorf("%+v: %v", c, got)
@@ -71,7 +80,8 @@ func TestLoad_AndMerge(t *testing.T) {
 		t.Fatal(errA, errB)
 	}
 	m := Merge(nil, a, b)
-	if list := m.For(Stop, ""); len(list) != 2 || list[0].Command != "one" || list[1].Command != "two" || len(m.For(SessionStart, "")) != 1 {
+	if list := m.For(Stop, ""); len(list) != 2 || list[0].Command != "one" || list[1].Command != "two" ||
+		len(m.For(SessionStart, "")) != 1 {
 		t.Errorf("%+v", m)
 	}
 	if len(a.For(Stop, "")) != 1 || Merge(nil, nil) != nil || (*Config)(nil).For(Stop, "") != nil {

@@ -63,7 +63,8 @@ func (d Definition) Run(ctx context.Context, in Input, p Process) Result {
 	defer cancel()
 	cmd := exec.CommandContext(limited, "sh", "-c", d.Command)
 	cmd.Dir, cmd.Stdin = in.WorkingDir, bytes.NewReader(text)
-	cmd.Env = append(p.Env[:len(p.Env):len(p.Env)], "OPENHANDS_PROJECT_DIR="+in.WorkingDir, "OPENHANDS_SESSION_ID="+in.SessionID,
+	cmd.Env = append(p.Env[:len(p.Env):len(p.Env)], "OPENHANDS_PROJECT_DIR="+in.WorkingDir,
+		"OPENHANDS_SESSION_ID="+in.SessionID,
 		"OPENHANDS_EVENT_TYPE="+in.EventType, "OPENHANDS_TOOL_NAME="+in.ToolName)
 	var stdout, stderr bounded
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -14,7 +14,13 @@ import (
 func run(t *testing.T, command string, timeout int) Result {
 	t.Helper()
 	d := Definition{Type: "command", Command: command, Timeout: timeout}
-	return d.Run(t.Context(), Input{EventType: "PreToolUse", ToolName: "terminal", ToolInput: []byte(`{"command":"ls"}`), SessionID: "s", WorkingDir: t.TempDir()},
+	return d.Run(t.Context(), Input{
+		EventType:  "PreToolUse",
+		ToolName:   "terminal",
+		ToolInput:  []byte(`{"command":"ls"}`),
+		SessionID:  "s",
+		WorkingDir: t.TempDir(),
+	},
 		Process{Env: os.Environ()})
 }
 
@@ -24,10 +30,27 @@ func TestRun_Decisions(t *testing.T) {
 		"echo no >&2; exit 2": {ExitCode: 2, Blocked: true, Stderr: "no\n", Reason: "no"},
 		"exit 2":              {ExitCode: 2, Blocked: true, Reason: "A hook forbids it"},
 		"exit 1":              {ExitCode: 1},
-		`echo '{"decision":"DENY","reason":"never"}'`:                                                {Success: true, Blocked: true, Stdout: `{"decision":"DENY","reason":"never"}` + "\n", Reason: "never"},
-		`echo '{"continue":false}'`:                                                                  {Success: true, Blocked: true, Stdout: `{"continue":false}` + "\n", Reason: "A hook forbids it"},
-		`echo '{"decision":"allow","additionalContext":"know"}'`:                                     {Success: true, Stdout: `{"decision":"allow","additionalContext":"know"}` + "\n", Context: "know"},
-		`grep -q '"tool_input":{"command":"ls"}' && echo $OPENHANDS_EVENT_TYPE $OPENHANDS_TOOL_NAME`: {Success: true, Stdout: "PreToolUse terminal\n"},
+		`echo '{"decision":"DENY","reason":"never"}'`: {
+			Success: true,
+			Blocked: true,
+			Stdout:  `{"decision":"DENY","reason":"never"}` + "\n",
+			Reason:  "never",
+		},
+		`echo '{"continue":false}'`: {
+			Success: true,
+			Blocked: true,
+			Stdout:  `{"continue":false}` + "\n",
+			Reason:  "A hook forbids it",
+		},
+		`echo '{"decision":"allow","additionalContext":"know"}'`: {
+			Success: true,
+			Stdout:  `{"decision":"allow","additionalContext":"know"}` + "\n",
+			Context: "know",
+		},
+		`grep -q '"tool_input":{"command":"ls"}' && echo $OPENHANDS_EVENT_TYPE $OPENHANDS_TOOL_NAME`: {
+			Success: true,
+			Stdout:  "PreToolUse terminal\n",
+		},
 		"kill -9 $$": {ExitCode: -1, Error: "the hook failed: signal: killed"},
 	} {
 		if got := run(t, command, 20); got != want {
@@ -72,7 +95,8 @@ func TestRun_OutputIsBounded(t *testing.T) {
 	}
 	if got := run(t, "sleep 30 & echo $!; exit 2", 20); !got.Blocked {
 		t.Errorf("%+v", got)
-	} else if pid, err := strconv.Atoi(strings.TrimSpace(got.Stdout)); err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
+	} else if pid, err := strconv.Atoi(strings.TrimSpace(got.Stdout)); err != nil ||
+		syscall.Kill(pid, syscall.SIGKILL) != nil {
 		t.Errorf("no command in the background: %q, %v", got.Stdout, err)
 	}
 }

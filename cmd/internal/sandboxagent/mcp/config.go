@@ -117,7 +117,8 @@ func (c config) secrets() map[string]string {
 	}
 	for name, v := range c.Env {
 		up := strings.ToUpper(name)
-		if slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH"}, func(part string) bool { return strings.Contains(up, part) }) {
+		if slices.ContainsFunc([]string{"KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH"},
+			func(part string) bool { return strings.Contains(up, part) }) {
 			out["variable "+name] = v
 		}
 	}

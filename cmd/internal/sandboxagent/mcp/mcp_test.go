@@ -81,7 +81,8 @@ func run(ctx context.Context, t *testing.T, tool tools.Tool, arguments string) (
 		ToolName string `json:"tool_name"`
 		IsError  bool   `json:"is_error"`
 	}
-	if err := json.Unmarshal(raw, &o); err != nil || o.Kind != "MCPToolObservation" || o.ToolName != tool.Definition().Name {
+	if err := json.Unmarshal(raw, &o); err != nil || o.Kind != "MCPToolObservation" ||
+		o.ToolName != tool.Definition().Name {
 		t.Fatalf("the observation is %.300s (%v)", raw, err)
 	}
 	for _, c := range tools.ForModel(raw) {
@@ -97,10 +98,12 @@ func TestProgram_OffersItsTools(t *testing.T) {
 	s := connect(t, Options{}, map[string]any{"one": program(t, "server", nil)})
 	echo := find(t, s, "echo")
 	d := echo.Definition()
-	if d.Kind != "MCPToolDefinition" || d.ActionType != "MCPToolAction" || d.ObservationType != "MCPToolObservation" || !d.Annotations.ReadOnlyHint {
+	if d.Kind != "MCPToolDefinition" || d.ActionType != "MCPToolAction" || d.ObservationType != "MCPToolObservation" ||
+		!d.Annotations.ReadOnlyHint {
 		t.Errorf("the definition is %+v", d)
 	}
-	if schema := string(d.Parameters); !strings.Contains(schema, `"required":["text"]`) || !strings.Contains(schema, `"security_risk"`) {
+	if schema := string(d.Parameters); !strings.Contains(schema, `"required":["text"]`) ||
+		!strings.Contains(schema, `"security_risk"`) {
 		t.Errorf("the schema is %s", schema)
 	}
 	c, err := echo.Parse(`{"text":"a","security_risk":"LOW"}`)
@@ -108,16 +111,20 @@ func TestProgram_OffersItsTools(t *testing.T) {
 		t.Errorf("the call is %s %+v, %v", c.Action, c, err)
 	}
 	// The tool has an argument summary of its own, which stays.
-	if text, failed := run(t.Context(), t, echo, `{"text":"a","summary":"b"}`); failed || text != "[Tool 'echo' executed.]\necho ab" {
+	if text, failed := run(t.Context(), t, echo, `{"text":"a","summary":"b"}`); failed ||
+		text != "[Tool 'echo' executed.]\necho ab" {
 		t.Errorf("echo gives %q, %v", text, failed)
 	}
-	if text, failed := run(t.Context(), t, find(t, s, "fail"), `{"text":""}`); !failed || !strings.Contains(text, "no such record") {
+	if text, failed := run(t.Context(), t, find(t, s, "fail"), `{"text":""}`); !failed ||
+		!strings.Contains(text, "no such record") {
 		t.Errorf("fail gives %q, %v", text, failed)
 	}
-	if text, failed := run(t.Context(), t, find(t, s, "file_search_all"), `{"text":""}`); failed || !strings.Contains(text, "odd name") {
+	if text, failed := run(t.Context(), t, find(t, s, "file_search_all"), `{"text":""}`); failed ||
+		!strings.Contains(text, "odd name") {
 		t.Errorf("the tool with the odd name gives %q", text)
 	}
-	if text, _ := run(t.Context(), t, find(t, s, "image"), `{"text":""}`); !strings.Contains(text, "image data:image/png;base64,cG5n") {
+	if text, _ := run(t.Context(), t, find(t, s, "image"),
+		`{"text":""}`); !strings.Contains(text, "image data:image/png;base64,cG5n") {
 		t.Errorf("image gives %q", text)
 	}
 	if text, failed := run(t.Context(), t, echo, `{}`); !failed || !strings.Contains(text, "text") {
@@ -139,7 +146,8 @@ func TestProgram_HasNeitherKeysNorShowsSecrets(t *testing.T) {
 			t.Errorf("the environment shows %s", secret)
 		}
 	}
-	if text, _ := run(t.Context(), t, find(t, s, "echo"), `{"text":"conversation-secret"}`); strings.Contains(text, "conversation-secret") {
+	if text, _ := run(t.Context(), t, find(t, s, "echo"),
+		`{"text":"conversation-secret"}`); strings.Contains(text, "conversation-secret") {
 		t.Errorf("echo shows the conversation's secret: %q", text)
 	}
 }
@@ -151,7 +159,8 @@ func TestProgram_Faults(t *testing.T) {
 		{"die", "ended the connection during the call"},
 		{"huge", "ended the connection during the call"},
 	} {
-		if text, failed := run(t.Context(), t, find(t, s, one.tool), `{"text":""}`); !failed || !strings.Contains(text, one.want) || len(text) > 2000 {
+		if text, failed := run(t.Context(), t, find(t, s, one.tool), `{"text":""}`); !failed ||
+			!strings.Contains(text, one.want) || len(text) > 2000 {
 			t.Errorf("%s gives %.500q, %v", one.tool, text, failed)
 		}
 		if text, failed := run(t.Context(), t, echo, `{"text":"again"}`); failed || !strings.Contains(text, "echo again") {
@@ -159,7 +168,8 @@ func TestProgram_Faults(t *testing.T) {
 		}
 	}
 	text, failed := run(t.Context(), t, find(t, s, "long"), `{"text":""}`)
-	if failed || len(text) > maxText+200 || !strings.Contains(text, "begin") || !strings.HasSuffix(text, "end") || !strings.Contains(text, "bytes were left out") {
+	if failed || len(text) > maxText+200 || !strings.Contains(text, "begin") || !strings.HasSuffix(text, "end") ||
+		!strings.Contains(text, "bytes were left out") {
 		t.Errorf("a long result has %d bytes: %.80q", len(text), text)
 	}
 }
@@ -168,7 +178,8 @@ func TestProgram_HangsInACall(t *testing.T) {
 	config := program(t, "server", nil)
 	config["timeout"] = 0.3
 	s := connect(t, Options{}, map[string]any{"one": config})
-	if text, failed := run(t.Context(), t, find(t, s, "hang"), `{"text":""}`); !failed || !strings.Contains(text, "did not answer within 300ms") {
+	if text, failed := run(t.Context(), t, find(t, s, "hang"), `{"text":""}`); !failed ||
+		!strings.Contains(text, "did not answer within 300ms") {
 		t.Errorf("hang gives %q, %v", text, failed)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -251,7 +262,8 @@ func TestConnect_SomeServersFail(t *testing.T) {
 }
 
 func TestConnect_NamesThatClash(t *testing.T) {
-	s := connect(t, Options{Reserved: []string{"environ"}}, map[string]any{"a b": program(t, "server", nil), "c": program(t, "server", nil)})
+	s := connect(t, Options{Reserved: []string{"environ"}},
+		map[string]any{"a b": program(t, "server", nil), "c": program(t, "server", nil)})
 	find(t, s, "a_b_echo")
 	find(t, s, "c_echo")
 	one := connect(t, Options{Reserved: []string{"environ"}}, map[string]any{"c": program(t, "server", nil)})
@@ -305,7 +317,11 @@ func serve(t *testing.T, handler http.Handler) (url string, bare *atomic.Int64) 
 }
 
 func withKey(url, transport string) map[string]any {
-	return map[string]any{"url": url, "transport": transport, "headers": map[string]string{"Authorization": "Bearer key-of-http"}}
+	return map[string]any{
+		"url":       url,
+		"transport": transport,
+		"headers":   map[string]string{"Authorization": "Bearer key-of-http"},
+	}
 }
 
 func TestHTTP_BothTransports(t *testing.T) {
@@ -318,7 +334,8 @@ func TestHTTP_BothTransports(t *testing.T) {
 			url, bare := serve(t, handler)
 			s := connect(t, Options{CallTime: time.Minute}, map[string]any{"one": withKey(url, transport)})
 			echo := find(t, s, "echo")
-			if text, failed := run(t.Context(), t, echo, `{"text":"key-of-http"}`); failed || !strings.Contains(text, "echo <secret-hidden>") {
+			if text, failed := run(t.Context(), t, echo, `{"text":"key-of-http"}`); failed ||
+				!strings.Contains(text, "echo <secret-hidden>") {
 				t.Errorf("echo gives %q, %v", text, failed)
 			}
 			if text, failed := run(t.Context(), t, find(t, s, "big"), `{"text":""}`); !failed || len(text) > 2000 {
@@ -369,7 +386,8 @@ func TestHTTP_ARedirectTakesNoKeyAway(t *testing.T) {
 		seen.Store(r.Header.Get("Authorization") + r.Header.Get("X-Key"))
 		http.Error(w, "no", http.StatusForbidden)
 	}))
-	url, _ := serve(t, http.RedirectHandler(strings.Replace(other, "127.0.0.1", "localhost", 1), http.StatusTemporaryRedirect))
+	url, _ := serve(t,
+		http.RedirectHandler(strings.Replace(other, "127.0.0.1", "localhost", 1), http.StatusTemporaryRedirect))
 	config := withKey(url, "streamable-http")
 	config["headers"] = map[string]string{"Authorization": "Bearer key-of-http", "X-Key": "key-of-http"}
 	connect(t, Options{StartTime: 5 * time.Second}, map[string]any{"one": config})

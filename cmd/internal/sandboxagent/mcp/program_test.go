@@ -20,7 +20,8 @@ const modeVariable = "MCP_TEST_MODE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(modeVariable) {
 	case "":
-		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+			goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
 			// The test's own HTTP server keeps a session whose client is gone.
 			goleak.IgnoreTopFunction("github.com/modelcontextprotocol/go-sdk/mcp.(*streamableServerConn).Read"))
 	case "server":
@@ -56,7 +57,11 @@ type textArgs struct {
 func newTestServer() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
 	add := func(name string, f func(context.Context, textArgs) (*sdk.CallToolResult, error)) {
-		sdk.AddTool(s, &sdk.Tool{Name: name, Description: "The tool " + name, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true}},
+		sdk.AddTool(s, &sdk.Tool{
+			Name:        name,
+			Description: "The tool " + name,
+			Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true},
+		},
 			func(ctx context.Context, _ *sdk.CallToolRequest, a textArgs) (*sdk.CallToolResult, any, error) {
 				r, err := f(ctx, a)
 				return r, nil, err

@@ -97,7 +97,8 @@ func (s *server) connected(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	unbind := context.AfterFunc(ctx, end)
-	c := sdk.NewClient(&sdk.Implementation{Name: "bivouac", Version: "1"}, &sdk.ClientOptions{Capabilities: &sdk.ClientCapabilities{}})
+	c := sdk.NewClient(&sdk.Implementation{Name: "bivouac", Version: "1"},
+		&sdk.ClientOptions{Capabilities: &sdk.ClientCapabilities{}})
 	client, err := c.Connect(life, transport, nil)
 	if !unbind() && err == nil {
 		err = context.Cause(ctx)
@@ -172,7 +173,10 @@ func (s *server) failure(what string, err error, ctx context.Context) error {
 
 // transport returns the way to the server, a function that ends it, and what else is known of why it
 // failed. cancel ends life, and with it the connection's requests.
-func (s *server) transport(life context.Context, cancel context.CancelFunc) (sdk.Transport, func(), func() error, error) {
+func (s *server) transport(
+	life context.Context,
+	cancel context.CancelFunc,
+) (sdk.Transport, func(), func() error, error) {
 	if s.kind() == "stdio" {
 		return s.program(cancel)
 	}
@@ -183,7 +187,13 @@ func (s *server) transport(life context.Context, cancel context.CancelFunc) (sdk
 	if s.kind() == "sse" {
 		return &sdk.SSEClientTransport{Endpoint: s.URL, HTTPClient: client, MaxEventSize: maxMessage}, end, nothing, nil
 	}
-	return &sdk.StreamableClientTransport{Endpoint: s.URL, HTTPClient: client, MaxEventSize: maxMessage, DisableStandaloneSSE: true, MaxRetries: 2}, end, nothing, nil
+	return &sdk.StreamableClientTransport{
+		Endpoint:             s.URL,
+		HTTPClient:           client,
+		MaxEventSize:         maxMessage,
+		DisableStandaloneSSE: true,
+		MaxRetries:           2,
+	}, end, nothing, nil
 }
 
 // caller adds the configured headers to requests to the configured server, and bounds answers.

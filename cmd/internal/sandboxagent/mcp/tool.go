@@ -95,14 +95,16 @@ func (t *tool) Run(ctx context.Context, raw json.RawMessage) tools.Observation {
 	late, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	defer context.AfterFunc(bounded, func() { time.AfterFunc(graceTime, stop) })()
-	return tools.Within(late, observationKind, func() tools.Observation { return t.call(bounded, a) }, func() tools.Observation {
-		go t.server.abandon() // it does not read what it is sent
-		return t.failed(t.overdue(limit))
-	})
+	return tools.Within(late, observationKind, func() tools.Observation { return t.call(bounded, a) },
+		func() tools.Observation {
+			go t.server.abandon() // it does not read what it is sent
+			return t.failed(t.overdue(limit))
+		})
 }
 
 func (t *tool) overdue(limit time.Duration) string {
-	return fmt.Sprintf("The MCP server %q did not answer within %s. The call may still have an effect.", t.server.name, limit)
+	return fmt.Sprintf("The MCP server %q did not answer within %s. The call may still have an effect.", t.server.name,
+		limit)
 }
 
 func (t *tool) call(ctx context.Context, a action) tools.Observation {
@@ -120,7 +122,14 @@ func (t *tool) call(ctx context.Context, a action) tools.Observation {
 		return t.failed(t.overdue(t.server.callTime(t.server.options.CallTime)))
 	case errors.Is(err, sdk.ErrConnectionClosed) || errors.Is(err, sdk.ErrSessionMissing) || t.gone(one):
 		t.server.drop(one)
-		return t.failed(fmt.Sprintf("The MCP server %q ended the connection during the call: %v. The call may have had an effect; the next one starts the server again.", t.server.name, err))
+		return t.failed(
+			fmt.Sprintf(
+				"The MCP server %q ended the connection during the call: %v. The call may have had an effect; "+
+					"the next one starts the server again.",
+				t.server.name,
+				err,
+			),
+		)
 	}
 	return t.failed(fmt.Sprintf("The MCP server %q refused the call: %v", t.server.name, err))
 }
@@ -156,7 +165,11 @@ func (t *tool) observation(r *sdk.CallToolResult) tools.Observation {
 				continue
 			}
 			room -= len(b.Data)
-			images = append(images, event.Content{Type: "image", ImageURLs: []string{"data:" + b.MIMEType + ";base64," + base64.StdEncoding.EncodeToString(b.Data)}})
+			images = append(images,
+				event.Content{
+					Type:      "image",
+					ImageURLs: []string{"data:" + b.MIMEType + ";base64," + base64.StdEncoding.EncodeToString(b.Data)},
+				})
 		case *sdk.ResourceLink:
 			add("[Resource " + b.Name + ": " + b.URI + "]")
 		case *sdk.EmbeddedResource:
@@ -172,9 +185,13 @@ func (t *tool) observation(r *sdk.CallToolResult) tools.Observation {
 			add(string(b))
 		}
 	}
-	content := []event.Content{event.TextContent("[Tool '" + t.definition.Name + "' executed.]\n" + middle(t.server.masked(text.String())))}
+	content := []event.Content{
+		event.TextContent("[Tool '" + t.definition.Name + "' executed.]\n" + middle(t.server.masked(text.String()))),
+	}
 	return tools.Observation{
-		Kind: observationKind, Content: append(content, images...), IsError: r.IsError, Members: map[string]any{"tool_name": t.definition.Name},
+		Kind: observationKind, Content: append(content, images...), IsError: r.IsError, Members: map[string]any{
+			"tool_name": t.definition.Name,
+		},
 	}
 }
 

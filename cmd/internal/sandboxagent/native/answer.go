@@ -146,7 +146,10 @@ func object(arguments string) string {
 	if err == nil {
 		return arguments
 	}
-	replaced, _ := json.Marshal(map[string]any{"_openhands_malformed_tool_call": true, "error": err.Error()}) // texts always encode
+	replaced, _ := json.Marshal(map[string]any{
+		"_openhands_malformed_tool_call": true,
+		"error":                          err.Error(),
+	}) // texts always encode
 	return string(replaced)
 }
 

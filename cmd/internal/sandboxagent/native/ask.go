@@ -41,7 +41,11 @@ func (e *Engine) Title(ctx context.Context, message string) (string, error) {
 		message = string(r[:1000])
 	}
 	a, err := e.model().ask(ctx, prompt{messages: []openai.ChatCompletionMessage{
-		{Role: openai.ChatMessageRoleSystem, Content: "Write a title of at most 50 characters for a conversation that begins with the user's message. Answer with the title only: one line, no quotes, in the message's language."},
+		{
+			Role: openai.ChatMessageRoleSystem,
+			Content: "Write a title of at most 50 characters for a conversation that begins with the user's message. " +
+				"Answer with the title only: one line, no quotes, in the message's language.",
+		},
 		userText(message),
 	}})
 	if err != nil {

@@ -61,7 +61,13 @@ type client struct {
 }
 
 func newClient(llm engine.LLM, transport http.RoundTripper) *client {
-	return &client{llm: llm, model: preset.BareModel(llm.Model), base: preset.BaseURL(llm.Model, llm.BaseURL), http: &http.Client{Transport: transport}, firstDelay: time.Second}
+	return &client{
+		llm:        llm,
+		model:      preset.BareModel(llm.Model),
+		base:       preset.BaseURL(llm.Model, llm.BaseURL),
+		http:       &http.Client{Transport: transport},
+		firstDelay: time.Second,
+	}
 }
 
 // timeout is the longest time until the answer begins, and between two parts of it.
@@ -79,7 +85,8 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "No model is set. Choose one in the settings."}
 	}
 	if c.base == "" {
-		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "The model " + c.llm.Model + " needs a base URL. Set one in the settings."}
+		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "The model " + c.llm.Model + " needs a base " +
+			"URL. Set one in the settings."}
 	}
 	delays := backoff.NewExponentialBackOff()
 	delays.InitialInterval = c.firstDelay

@@ -21,7 +21,12 @@ const (
 	bytesPerToken     = 4 // an estimate
 )
 
-const summarizePrompt = `You keep the memory of a software engineer whose conversation is too long to be kept whole. Write the summary that replaces the events below. The engineer will see nothing else of them, so keep what is needed to go on: what the user asked for, in their words where they matter; what was decided and why; files, functions and commands by their exact names; what was changed; the state of tests and errors; open tasks and the next step. Merge an earlier summary into the new one. Leave out what no longer matters. Write facts, not a story.`
+const summarizePrompt = `You keep the memory of a software engineer whose conversation is too long to be kept whole. ` +
+	`Write the summary that replaces the events below. The engineer will see nothing else of them, ` +
+	`so keep what is needed to go on: what the user asked for, in their words where they matter; ` +
+	`what was decided and why; files, functions and commands by their exact names; what was changed; ` +
+	`the state of tests and errors; open tasks and the next step. Merge an earlier summary into the new one. ` +
+	`Leave out what no longer matters. Write facts, not a story.`
 
 // condenses reports whether histories are condensed.
 func (e *Engine) condenses() bool {
@@ -74,7 +79,8 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 			return false, nil // there is nothing to condense yet
 		}
 		if len(middle) == 0 || onlySummary(middle) {
-			return false, &engine.Failure{Code: codeContext, Detail: "The model's context is too small even for the summary of the conversation. Choose a model with a larger one."}
+			return false, &engine.Failure{Code: codeContext, Detail: "The model's context is too small even for the summary " +
+				"of the conversation. Choose a model with a larger one."}
 		}
 	}
 	a, err := e.summarize(ctx, c, middle)
@@ -198,11 +204,15 @@ func (e *Engine) summarize(ctx context.Context, c *client, middle []event.Event)
 			return nil, err
 		}
 		if strings.TrimSpace(a.text) == "" {
-			return nil, &engine.Failure{Code: codeNoResponse, Detail: "The model gave no summary of the conversation. Try again."}
+			return nil, &engine.Failure{Code: codeNoResponse, Detail: "The model gave no summary of " +
+				"the conversation. Try again."}
 		}
 		return a, nil
 	}
-	return nil, &engine.Failure{Code: codeContext, Detail: "The conversation is longer than the model's context and can't be summarized: " + refused.detail}
+	return nil, &engine.Failure{
+		Code:   codeContext,
+		Detail: "The conversation is longer than the model's context and can't be summarized: " + refused.detail,
+	}
 }
 
 // forSummary is a part of a view as text, each message bounded.

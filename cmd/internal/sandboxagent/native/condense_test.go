@@ -22,7 +22,9 @@ func TestCondense_LongHistory(t *testing.T) {
 		answers = append(answers, modeltest.Calls(echo(fmt.Sprint(i))))
 	}
 	answers = append(answers, modeltest.Text("Done."))
-	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{summaries(modeltest.Text("what was so far")), {Answers: answers, InOrder: true}}},
+	r := newRig(t, &modeltest.Script{
+		Stories: []*modeltest.Story{summaries(modeltest.Text("what was so far")), {Answers: answers, InOrder: true}},
+	},
 		func(s *engine.Setup) { s.Agent.Condenser.MaxSize = 12 })
 	r.add(newProbe("echo"))
 	r.say("go")
@@ -50,14 +52,16 @@ func TestCondense_LongHistory(t *testing.T) {
 func TestCondense_ContextTooLong(t *testing.T) {
 	long := modeltest.Answer{Text: "Done.", Fault: &modeltest.Fault{Kind: modeltest.ContextLength, Times: 1}}
 	script := func(a modeltest.Answer) *modeltest.Script {
-		return &modeltest.Script{Stories: []*modeltest.Story{summaries(modeltest.Text("so far")), {Answers: []modeltest.Answer{
-			modeltest.Calls(echo("a")), modeltest.Calls(echo("b")), modeltest.Calls(echo("c")), a}, InOrder: true}}}
+		return &modeltest.Script{Stories: []*modeltest.Story{summaries(modeltest.Text("so far")),
+			{Answers: []modeltest.Answer{
+				modeltest.Calls(echo("a")), modeltest.Calls(echo("b")), modeltest.Calls(echo("c")), a}, InOrder: true}}}
 	}
 	r := newRig(t, script(long))
 	r.add(newProbe("echo"))
 	r.say("go")
 	r.ends(engine.Finished)
-	if got := r.story(); got[len(got)-3] != "condensation request" || !strings.HasPrefix(got[len(got)-2], "condensation of") {
+	if got := r.story(); got[len(got)-3] != "condensation request" ||
+		!strings.HasPrefix(got[len(got)-2], "condensation of") {
 		t.Errorf("story: %v", got)
 	}
 	long.Fault.Times = 0
@@ -98,7 +102,10 @@ func TestCondense_SoftFailure(t *testing.T) {
 func TestAsk_AndTitle(t *testing.T) {
 	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "how far"}, Answers: []modeltest.Answer{modeltest.Text("Half.")}},
-		{When: modeltest.When{System: "Write a title"}, Answers: []modeltest.Answer{modeltest.Text("\"A title " + strings.Repeat("long ", 20) + "\"\nmore")}},
+		{
+			When:    modeltest.When{System: "Write a title"},
+			Answers: []modeltest.Answer{modeltest.Text("\"A title " + strings.Repeat("long ", 20) + "\"\nmore")},
+		},
 		{Answers: []modeltest.Answer{modeltest.Calls(echo("a"))}},
 	}})
 	r.add(newProbe("echo"))
@@ -109,7 +116,8 @@ func TestAsk_AndTitle(t *testing.T) {
 	if got, err := r.Ask(t.Context(), "how far are you?"); err != nil || got != "Half." {
 		t.Errorf("asked: %q %v", got, err)
 	}
-	if got, err := r.Title(t.Context(), "go"); err != nil || !strings.HasPrefix(got, "A title long") || len([]rune(got)) != 50 {
+	if got, err := r.Title(t.Context(), "go"); err != nil || !strings.HasPrefix(got, "A title long") ||
+		len([]rune(got)) != 50 {
 		t.Errorf("title: %q %v", got, err)
 	}
 	if n := len(r.events()); n != before {

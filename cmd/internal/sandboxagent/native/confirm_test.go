@@ -22,7 +22,12 @@ func TestConfirm_Policies(t *testing.T) {
 		calls    []modeltest.Call
 		asks     bool
 	}{
-		"never":                       {engine.Policy{Kind: "NeverConfirm"}, true, []modeltest.Call{risky("a", "HIGH")}, false},
+		"never": {
+			engine.Policy{Kind: "NeverConfirm"},
+			true,
+			[]modeltest.Call{risky("a", "HIGH")},
+			false,
+		},
 		"always":                      {always, false, []modeltest.Call{echo("a")}, true},
 		"always, a thought":           {always, false, []modeltest.Call{think}, false},
 		"always, an end":              {always, false, []modeltest.Call{finishing("x")}, false},

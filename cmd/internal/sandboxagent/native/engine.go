@@ -228,7 +228,8 @@ func (e *Engine) openOwn() (connected <-chan struct{}, err error) {
 	for _, t := range set.Tools() {
 		d := t.Definition()
 		always := d.Name == tools.FinishName || d.Name == tools.ThinkName
-		if wanted := e.setup.Agent.Tools; always || len(wanted) == 0 || slices.Contains(wanted, d.Name) || slices.Contains(wanted, d.Kind) {
+		if wanted := e.setup.Agent.Tools; always || len(wanted) == 0 || slices.Contains(wanted, d.Name) ||
+			slices.Contains(wanted, d.Kind) {
 			box.tools = append(box.tools, t)
 		}
 	}

@@ -60,10 +60,14 @@ func (f *callError) Unwrap() error { return f.err }
 
 // Texts by which servers without common codes are understood.
 var (
-	tooLong = regexp.MustCompile(`(?i)context_length_exceeded|maximum context length|context window|context length|prompt is too long|` +
-		`input is too long|too many tokens|exceeds? the (model'?s )?(maximum|limit|available context)|request too large|max_model_len`)
-	malformed = regexp.MustCompile(`(?i)tool_call_ids?\b.*(response|respond|follow|result|answer)|tool_use.*tool_result|tool_result.*tool_use|` +
-		`must (be followed by|follow).*tool|unexpected (tool|role)`)
+	tooLong = regexp.MustCompile(`(?i)context_length_exceeded|maximum context length|context window|context ` +
+		`length|prompt is too long|` +
+		`input is too long|too many tokens|exceeds? the (model'?s )?(maximum|limit|available ` +
+		`context)|request too large|max_model_len`)
+	malformed = regexp.MustCompile(
+		`(?i)tool_call_ids?\b.*(response|respond|follow|result|answer)|tool_use.*tool_result|tool_result.*tool_use|` +
+			`must (be followed by|follow).*tool|unexpected (tool|role)`,
+	)
 	filtered = regexp.MustCompile(`(?i)content_filter|content management policy|content_policy|ResponsibleAIPolicy`)
 	noQuota  = regexp.MustCompile(`(?i)insufficient_quota|exceeded your current quota|budget|billing|credit balance`)
 )

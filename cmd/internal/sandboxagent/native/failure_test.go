@@ -90,14 +90,22 @@ func TestFaults_ThatPass(t *testing.T) {
 			t.Errorf("%s: %d calls", kind, n)
 		}
 	}
-	r := newRig(t, modeltest.Turns(modeltest.Answer{Text: "Here.", Fault: &modeltest.Fault{Kind: modeltest.RateLimit, Times: 1, RetryAfterS: 1}}))
+	r := newRig(t,
+		modeltest.Turns(modeltest.Answer{
+			Text:  "Here.",
+			Fault: &modeltest.Fault{Kind: modeltest.RateLimit, Times: 1, RetryAfterS: 1},
+		}))
 	r.say("go")
 	began := time.Now()
 	r.ends(engine.Finished)
 	if took := time.Since(began); took < time.Second {
 		t.Errorf("asked again after %s, before the server wanted it", took)
 	}
-	r = newRig(t, modeltest.Turns(modeltest.Answer{Text: "Here.", Fault: &modeltest.Fault{Kind: modeltest.RateLimit, RetryAfterS: 3600}}))
+	r = newRig(t,
+		modeltest.Turns(modeltest.Answer{
+			Text:  "Here.",
+			Fault: &modeltest.Fault{Kind: modeltest.RateLimit, RetryAfterS: 3600},
+		}))
 	r.say("go")
 	if f := r.fails("LLMRateLimitError"); !strings.Contains(f.Detail, "1h0m0s") || len(r.server.Requests()) != 1 {
 		t.Errorf("%s, %d calls", f.Detail, len(r.server.Requests()))
@@ -107,7 +115,10 @@ func TestFaults_ThatPass(t *testing.T) {
 // The time-out is for each part: a slow stream is read to its end, a silent one is given up.
 func TestFaults_Slow(t *testing.T) {
 	second := func(s *engine.Setup) { s.Agent.LLM.Timeout = 1 }
-	a := modeltest.Answer{Text: strings.Repeat("long ", 60), Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 50}}
+	a := modeltest.Answer{
+		Text:  strings.Repeat("long ", 60),
+		Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 50},
+	}
 	r := newRig(t, modeltest.Turns(a), second) // 28 parts: more than a second
 	r.say("go")
 	r.ends(engine.Finished)
@@ -124,7 +135,8 @@ func TestFaults_Slow(t *testing.T) {
 // A model that is not set up is a failure that names the setting.
 func TestFaults_NotConfigured(t *testing.T) {
 	for model, want := range map[string]string{"": "No model is set", "litellm_proxy/x": "needs a base URL"} {
-		r := newRig(t, modeltest.Turns(modeltest.Text("x")), func(s *engine.Setup) { s.Agent.LLM.Model, s.Agent.LLM.BaseURL = model, "" })
+		r := newRig(t, modeltest.Turns(modeltest.Text("x")),
+			func(s *engine.Setup) { s.Agent.LLM.Model, s.Agent.LLM.BaseURL = model, "" })
 		r.say("go")
 		if f := r.fails("LLMNotConfigured"); !strings.Contains(f.Detail, want) {
 			t.Errorf("%q: %s", model, f.Detail)
@@ -135,7 +147,9 @@ func TestFaults_NotConfigured(t *testing.T) {
 // A content filter is asked to let another wording pass, three times.
 func TestFaults_ContentFilter(t *testing.T) {
 	for name, a := range map[string]modeltest.Answer{
-		"an error": {Fault: &modeltest.Fault{Kind: modeltest.ContentFilter}}, "a reason to finish": {Finish: "content_filter"},
+		"an error": {
+			Fault: &modeltest.Fault{Kind: modeltest.ContentFilter},
+		}, "a reason to finish": {Finish: "content_filter"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, modeltest.InOrder(a, modeltest.Text("Here.")))
@@ -215,5 +229,6 @@ func TestStep_Interrupt(t *testing.T) {
 	// The server writes the errors of open actions. Without them the next step executes the actions.
 	close(p.gate)
 	r.ends(engine.Finished)
-	r.tells("user: go", "system", "call echo", "call echo", "result echo: echo one", "result echo: echo two", "agent: Done.")
+	r.tells("user: go", "system", "call echo", "call echo", "result echo: echo one", "result echo: echo two",
+		"agent: Done.")
 }

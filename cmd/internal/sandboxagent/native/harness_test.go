@@ -103,7 +103,10 @@ func newRig(t *testing.T, script *modeltest.Script, options ...option) *rig {
 	s := modeltest.New(t, script)
 	setup := engine.Setup{
 		ID: "0123456789abcdef0123456789abcdef", Dir: t.TempDir(), WorkingDir: t.TempDir(),
-		Agent: engine.Agent{Kind: "openhands", LLM: engine.LLM{Model: "openai/scripted", APIKey: "sk-scripted", BaseURL: s.BaseURL()}},
+		Agent: engine.Agent{
+			Kind: "openhands",
+			LLM:  engine.LLM{Model: "openai/scripted", APIKey: "sk-scripted", BaseURL: s.BaseURL()},
+		},
 	}
 	for _, o := range options {
 		o(&setup)

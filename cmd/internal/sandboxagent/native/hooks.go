@@ -82,7 +82,8 @@ func (e *Engine) told(in hooks.Input, d hooks.Definition, r hooks.Result, action
 	return e.conv.Append(&event.HookExecution{
 		Head: event.Head{Source: event.SourceHook}, HookEventType: in.EventType, HookCommand: mask(d.Command),
 		Success: r.Success, ExitCode: r.ExitCode, Blocked: r.Blocked, Stdout: mask(r.Stdout), Stderr: mask(r.Stderr),
-		ToolName: optional(in.ToolName), Reason: optional(r.Reason), AdditionalContext: optional(r.Context), Error: optional(r.Error),
+		ToolName: optional(in.ToolName), Reason: optional(r.Reason), AdditionalContext: optional(r.Context),
+		Error:    optional(r.Error),
 		ActionID: action,
 	})
 }

@@ -34,7 +34,8 @@ func TestHooks(t *testing.T) {
 	})
 	r.say("go")
 	r.ends(engine.Finished)
-	if got := r.story(); len(got) < 4 || got[3] != "call terminal" || got[4] != "rejected terminal: no rm <secret-hidden>" {
+	if got := r.story(); len(got) < 4 || got[3] != "call terminal" ||
+		got[4] != "rejected terminal: no rm <secret-hidden>" {
 		t.Errorf("the story is %q", got)
 	}
 	for name, want := range map[string]bool{"removed": false, "one.txt": true, "summary.txt": true} {

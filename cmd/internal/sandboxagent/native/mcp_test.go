@@ -26,7 +26,9 @@ func mcpServer(t *testing.T) string {
 	t.Helper()
 	s := sdk.NewServer(&sdk.Implementation{Name: "dictionary", Version: "1"}, nil)
 	answer := func(_ context.Context, _ *sdk.CallToolRequest, a lookupArgs) (*sdk.CallToolResult, any, error) {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: a.Word + " is a tent, token hush-hush"}}}, nil, nil
+		return &sdk.CallToolResult{
+			Content: []sdk.Content{&sdk.TextContent{Text: a.Word + " is a tent, token hush-hush"}},
+		}, nil, nil
 	}
 	sdk.AddTool(s, &sdk.Tool{Name: "lookup", Description: "Look a word up"}, answer)
 	sdk.AddTool(s, &sdk.Tool{Name: "terminal"}, answer)

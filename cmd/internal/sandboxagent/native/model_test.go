@@ -27,7 +27,8 @@ func TestModel_AVendorsPrefixIsRemoved(t *testing.T) {
 func TestModel_AKeyGoesToTheModelsVendor(t *testing.T) {
 	t.Parallel()
 	for model, want := range map[string]string{
-		"claude-opus-4-5": "https://api.anthropic.com/v1", "qwen3-coder-plus": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+		"claude-opus-4-5":    "https://api.anthropic.com/v1",
+		"qwen3-coder-plus":   "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
 		"dashscope/qwen-max": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "gpt-5": "https://api.openai.com/v1",
 		"bedrock/anthropic.claude": "", "Qwen/Qwen3-Coder": "", "hosted_vllm/x": "",
 	} {

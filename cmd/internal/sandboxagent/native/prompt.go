@@ -38,7 +38,9 @@ func dynamicContext(s engine.Setup, instructions string) string {
 	}
 	if len(s.Secrets) > 0 {
 		var b strings.Builder
-		b.WriteString("<CUSTOM_SECRETS>\nThese environment variables hold secrets. A variable is set for a command that names it, such as `curl -H \"Authorization: Bearer $NAME\"`. Their values are hidden in results.\n")
+		b.WriteString("<CUSTOM_SECRETS>\nThese environment variables hold secrets. " +
+			"A variable is set for a command that names it, such as `curl -H \"Authorization: Bearer $NAME\"`. " +
+			"Their values are hidden in results.\n")
 		for _, name := range slices.Sorted(maps.Keys(s.Secrets)) {
 			b.WriteString("- $" + name)
 			if d := s.Secrets[name].Description; d != "" {

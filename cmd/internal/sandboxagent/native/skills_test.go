@@ -39,7 +39,10 @@ func (r *rig) speak(text string) *event.Message {
 // result of the first action there, and other skills on demand; each once, after a restart too.
 func TestSkills_ReachTheModel(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
-	write(t, home, map[string]string{".agents/skills/greet/SKILL.md": "---\nname: greet\ndescription: How to greet\n---\nSay ahoy with hush-hush."})
+	write(t, home,
+		map[string]string{
+			".agents/skills/greet/SKILL.md": "---\nname: greet\ndescription: How to greet\n---\nSay ahoy with hush-hush.",
+		})
 	write(t, dir, map[string]string{
 		"AGENTS.md":                      "Tests run with make check.",
 		".openhands/skills/deploy.md":    "---\nname: deploy\ntriggers: [rollout]\n---\nDeploy on Mondays.",
@@ -71,12 +74,19 @@ func TestSkills_ReachTheModel(t *testing.T) {
 		mustDecode(t, request, &s.Agent.Skills)
 	})
 	m := r.speak("Do the rollout, please")
-	if len(m.ActivatedSkills) != 1 || m.ActivatedSkills[0] != "deploy" || !strings.Contains(m.ExtendedContent[0].Text, "Deploy on Mondays.") {
+	if len(m.ActivatedSkills) != 1 || m.ActivatedSkills[0] != "deploy" ||
+		!strings.Contains(m.ExtendedContent[0].Text, "Deploy on Mondays.") {
 		t.Errorf("the message is %+v", m)
 	}
 	r.ends(engine.Finished)
 	context := all[*event.SystemPrompt](r)[0].DynamicContext.Text
-	for _, part := range []string{"Tests run with make check.", "<name>greet</name>", "How to greet", "from the disk", "Only in the request."} {
+	for _, part := range []string{
+		"Tests run with make check.",
+		"<name>greet</name>",
+		"How to greet",
+		"from the disk",
+		"Only in the request.",
+	} {
 		if !strings.Contains(context, part) {
 			t.Errorf("the system prompt lacks %q", part)
 		}
@@ -87,13 +97,16 @@ func TestSkills_ReachTheModel(t *testing.T) {
 		}
 	}
 	results := all[*event.Observation](r)
-	if len(results[0].ExtendedContent) != 1 || !strings.Contains(results[0].ExtendedContent[0].Text, "Two spaces here.") || len(results[1].ExtendedContent) != 0 {
+	if len(results[0].ExtendedContent) != 1 || !strings.Contains(results[0].ExtendedContent[0].Text, "Two spaces here.") ||
+		len(results[1].ExtendedContent) != 0 {
 		t.Errorf("the rules of the directory are in %+v and %+v", results[0].ExtendedContent, results[1].ExtendedContent)
 	}
-	if text := observed(results[2]); !strings.Contains(text, "Say ahoy with <secret-hidden>.") || !strings.Contains(text, "SKILL.md") {
+	if text := observed(results[2]); !strings.Contains(text, "Say ahoy with <secret-hidden>.") ||
+		!strings.Contains(text, "SKILL.md") {
 		t.Errorf("the skill is %q", text)
 	}
-	if text := observed(results[3]); !strings.Contains(text, `There is no skill "nothing". The skills are: deploy, greet.`) {
+	if text := observed(results[3]); !strings.Contains(text,
+		`There is no skill "nothing". The skills are: deploy, greet.`) {
 		t.Errorf("an unknown skill gives %q", text)
 	}
 	requests := r.server.Requests()

@@ -72,7 +72,8 @@ func (e *Engine) delta(text, reasoning string) {
 
 const (
 	// nudgeEmpty follows an answer without a text and without a call.
-	nudgeEmpty = "Your last answer had neither a text nor a tool call. Go on with a tool call, or answer if the task is done."
+	nudgeEmpty = "Your last answer had neither a text nor a tool call. Go on with a tool call, " +
+		"or answer if the task is done."
 	// filteredText follows an answer that a content filter held back.
 	filteredText = "The model's content filter blocked the last answer. Please rephrase it, or go on in another way."
 	// mostFiltered is how many blocked answers in a row end the run.
@@ -98,9 +99,15 @@ func (e *Engine) refused(r *refusal, events []event.Event) error {
 	}
 	if !e.condenses() {
 		if r.kind == refusedHistory {
-			return &engine.Failure{Code: codeBadRequest, Detail: "The model's server refuses the history, and the condenser is off: " + r.detail}
+			return &engine.Failure{
+				Code:   codeBadRequest,
+				Detail: "The model's server refuses the history, and the condenser is off: " + r.detail,
+			}
 		}
-		return &engine.Failure{Code: codeContext, Detail: "The conversation is longer than the model's context, and the condenser is off: " + r.detail}
+		return &engine.Failure{
+			Code:   codeContext,
+			Detail: "The conversation is longer than the model's context, and the condenser is off: " + r.detail,
+		}
 	}
 	return e.conv.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceEnvironment}})
 }
@@ -122,7 +129,10 @@ func (e *Engine) filtered(detail string, events []event.Event) error {
 		n++
 	}
 	if n > mostFiltered {
-		return &engine.Failure{Code: codePolicy, Detail: "The model's content filter blocks its answers. Change the task's wording. " + detail}
+		return &engine.Failure{
+			Code:   codePolicy,
+			Detail: "The model's content filter blocks its answers. Change the task's wording. " + detail,
+		}
 	}
 	return e.conv.Append(userMessage(event.SourceUser, filteredText))
 }

@@ -12,8 +12,15 @@ import (
 // A text ends the run; its deltas are sent and not stored; tokens and cost are counted.
 func TestStep_Text(t *testing.T) {
 	price := 0.5
-	r := newRig(t, &modeltest.Script{Key: "sk-scripted", Models: []string{"scripted"}, Stories: []*modeltest.Story{{Answers: []modeltest.Answer{{
-		Text: "It is four, I am sure of it.", Reasoning: "Two and two.", Usage: &modeltest.Usage{Prompt: 100, Completion: 10, Cached: 40, Reasoning: 3},
+	r := newRig(t, &modeltest.Script{Key: "sk-scripted", Models: []string{
+		"scripted",
+	}, Stories: []*modeltest.Story{{Answers: []modeltest.Answer{{
+		Text: "It is four, I am sure of it.", Reasoning: "Two and two.", Usage: &modeltest.Usage{
+			Prompt:     100,
+			Completion: 10,
+			Cached:     40,
+			Reasoning:  3,
+		},
 	}}}}}, func(s *engine.Setup) {
 		s.Agent.LLM.InputCostPerToken = &price
 		s.Agent.Suffix = "Answer in English."
@@ -34,20 +41,27 @@ func TestStep_Text(t *testing.T) {
 		}
 	}
 	m := all[*event.Message](r)[1]
-	if text != "It is four, I am sure of it." || thoughts != "Two and two." || *m.LLMMessage.ReasoningContent != thoughts || *m.LLMResponseID != "chatcmpl-1" {
+	if text != "It is four, I am sure of it." || thoughts != "Two and two." ||
+		*m.LLMMessage.ReasoningContent != thoughts || *m.LLMResponseID != "chatcmpl-1" {
 		t.Errorf("deltas %q %q, message %+v", text, thoughts, m)
 	}
 	var stats event.Stats
 	mustDecode(t, r.memory.State(engine.KeyStats), &stats)
 	got := stats.UsageToMetrics["agent"]
 	want := event.Metrics{ModelName: "openai/scripted", AccumulatedCost: 50, AccumulatedTokenUsage: event.TokenUsage{
-		Model: "openai/scripted", PromptTokens: 100, CompletionTokens: 10, CacheReadTokens: 40, ReasoningTokens: 3, PerTurnToken: 110, ResponseID: "chatcmpl-1",
+		Model: "openai/scripted", PromptTokens: 100, CompletionTokens: 10, CacheReadTokens: 40, ReasoningTokens: 3,
+		PerTurnToken: 110, ResponseID: "chatcmpl-1",
 	}}
 	if got != want {
 		t.Errorf("stats\n%+v\nwant\n%+v", got, want)
 	}
 	prompt := r.server.Requests()[0].Messages[0]
-	for _, part := range []string{"software engineer", r.setup.WorkingDir, "Answer in English.", "- $TOKEN: of the forge"} {
+	for _, part := range []string{
+		"software engineer",
+		r.setup.WorkingDir,
+		"Answer in English.",
+		"- $TOKEN: of the forge",
+	} {
 		if prompt.Role != "system" || !strings.Contains(prompt.Text, part) {
 			t.Errorf("the system prompt lacks %q", part)
 		}
@@ -70,7 +84,11 @@ func TestStep_Text(t *testing.T) {
 // finish is dropped.
 func TestStep_Calls(t *testing.T) {
 	r := newRig(t, modeltest.Turns(
-		modeltest.Answer{Text: "I look.", Reasoning: "Where?", Calls: []modeltest.Call{echo("one"), echo("two"), echo("three")}},
+		modeltest.Answer{
+			Text:      "I look.",
+			Reasoning: "Where?",
+			Calls:     []modeltest.Call{echo("one"), echo("two"), echo("three")},
+		},
 		modeltest.Calls(echo("four"), finishing("All done."), echo("never")),
 	))
 	p := newProbe("echo")
@@ -84,10 +102,12 @@ func TestStep_Calls(t *testing.T) {
 		t.Errorf("executed: %s", got)
 	}
 	a := all[*event.Action](r)
-	if len(a[0].Thought) != 1 || a[0].Thought[0].Text != "I look." || *a[0].ReasoningContent != "Where?" || len(a[1].Thought) != 0 || a[1].ReasoningContent != nil {
+	if len(a[0].Thought) != 1 || a[0].Thought[0].Text != "I look." || *a[0].ReasoningContent != "Where?" ||
+		len(a[1].Thought) != 0 || a[1].ReasoningContent != nil {
 		t.Errorf("thoughts: %+v %+v", a[0], a[1])
 	}
-	if a[0].LLMResponseID != a[2].LLMResponseID || a[2].LLMResponseID == a[3].LLMResponseID || a[0].SecurityRisk != "UNKNOWN" {
+	if a[0].LLMResponseID != a[2].LLMResponseID || a[2].LLMResponseID == a[3].LLMResponseID ||
+		a[0].SecurityRisk != "UNKNOWN" {
 		t.Errorf("responses %s %s %s, risk %s", a[0].LLMResponseID, a[2].LLMResponseID, a[3].LLMResponseID, a[0].SecurityRisk)
 	}
 	if o := all[*event.Observation](r)[1]; o.ActionID != a[1].ID || o.ToolCallID != a[1].ToolCallID {
@@ -102,7 +122,10 @@ func TestStep_Calls(t *testing.T) {
 func TestStep_InvalidCalls(t *testing.T) {
 	r := newRig(t, modeltest.Turns(
 		modeltest.Calls(
-			modeltest.Call{Name: "nothing"}, modeltest.Call{Name: "echo", Raw: `{"text": "a`}, modeltest.Call{Name: "echo", Raw: `["a"]`},
+			modeltest.Call{Name: "nothing"}, modeltest.Call{
+				Name: "echo",
+				Raw:  `{"text": "a`,
+			}, modeltest.Call{Name: "echo", Raw: `["a"]`},
 			modeltest.Tool("echo", map[string]string{"txt": "a"}), echo("good"),
 		),
 		modeltest.Text("Enough."),
@@ -111,13 +134,20 @@ func TestStep_InvalidCalls(t *testing.T) {
 	r.say("go")
 	r.ends(engine.Finished)
 	r.tells("user: go", "system",
-		"call nothing null", "error nothing", "call echo null", "error echo", "call echo null", "error echo", "call echo null", "error echo",
+		"call nothing null", "error nothing", "call echo null", "error echo", "call echo null", "error echo",
+		"call echo null", "error echo",
 		"call echo", "result echo: echo good", "agent: Enough.")
 	a := all[*event.Action](r)
-	if !strings.Contains(a[1].ToolCall.Arguments, `"_openhands_malformed_tool_call":true`) || a[3].ToolCall.Arguments != `{"txt":"a"}` {
+	if !strings.Contains(a[1].ToolCall.Arguments, `"_openhands_malformed_tool_call":true`) ||
+		a[3].ToolCall.Arguments != `{"txt":"a"}` {
 		t.Errorf("arguments: %s and %s", a[1].ToolCall.Arguments, a[3].ToolCall.Arguments)
 	}
-	for i, want := range []string{`There is no tool "nothing"`, "not a JSON object", "not a JSON object", "echo needs the text"} {
+	for i, want := range []string{
+		`There is no tool "nothing"`,
+		"not a JSON object",
+		"not a JSON object",
+		"echo needs the text",
+	} {
 		if e := all[*event.AgentError](r)[i]; !strings.Contains(e.Error, want) || e.Classification.Kind != "agent_action" {
 			t.Errorf("error %d: %q %+v, want %q", i, e.Error, e.Classification, want)
 		}
@@ -130,7 +160,8 @@ func TestStep_InvalidCalls(t *testing.T) {
 
 // An empty answer is followed by a hint; the third in a row is stuck.
 func TestStep_EmptyAnswers(t *testing.T) {
-	r := newRig(t, modeltest.InOrder(modeltest.Answer{Reasoning: "Hm."}, modeltest.Text("Here."), modeltest.Answer{Reasoning: "Hm."}))
+	r := newRig(t,
+		modeltest.InOrder(modeltest.Answer{Reasoning: "Hm."}, modeltest.Text("Here."), modeltest.Answer{Reasoning: "Hm."}))
 	r.say("go")
 	r.ends(engine.Finished)
 	r.tells("user: go", "system", "agent: ", "environment: "+nudgeEmpty, "agent: Here.")
@@ -141,7 +172,8 @@ func TestStep_EmptyAnswers(t *testing.T) {
 // A model that counts its calls anew in each answer has ids of its own for each call.
 func TestStep_IDsThatRepeat(t *testing.T) {
 	same := func(text string) modeltest.Call { c := echo(text); c.ID = "call_0"; return c }
-	r := newRig(t, modeltest.Turns(modeltest.Calls(same("a"), same("b")), modeltest.Calls(same("c")), modeltest.Text("Done.")))
+	r := newRig(t,
+		modeltest.Turns(modeltest.Calls(same("a"), same("b")), modeltest.Calls(same("c")), modeltest.Text("Done.")))
 	r.add(newProbe("echo"))
 	r.say("go")
 	r.ends(engine.Finished)

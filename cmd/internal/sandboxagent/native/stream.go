@@ -41,7 +41,13 @@ var (
 )
 
 // stream asks for a streamed answer and puts it together. progress is called for each part.
-func stream(ctx context.Context, cl *openai.Client, r openai.ChatCompletionRequest, onDelta func(text, reasoning string), progress func()) (*answer, error) {
+func stream(
+	ctx context.Context,
+	cl *openai.Client,
+	r openai.ChatCompletionRequest,
+	onDelta func(text, reasoning string),
+	progress func(),
+) (*answer, error) {
 	r.StreamOptions = &openai.StreamOptions{IncludeUsage: true}
 	s, err := cl.CreateChatCompletionStream(ctx, r)
 	if err != nil {

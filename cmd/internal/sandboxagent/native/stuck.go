@@ -17,7 +17,8 @@ const (
 	stuckAlternating = 6  // two actions that alternate
 )
 
-const nudgeErrors = "The same call has failed several times. Do not repeat it: read the error, find its cause, and try another way. If there is none, say what stops you."
+const nudgeErrors = "The same call has failed several times. Do not repeat it: read the error, find its cause, " +
+	"and try another way. If there is none, say what stops you."
 
 // repeats looks for an agent that repeats itself. It hints at repeated errors once before the
 // conversation is stuck.
@@ -32,7 +33,8 @@ func (e *Engine) repeats() (engine.Outcome, error) {
 	turns := turnsOf(events)
 	failures := sameErrors(turns)
 	switch {
-	case monologue(events) >= stuckMonologue, failures > stuckErrors, sameResults(turns, 1) >= stuckSame, sameResults(turns, 2) >= stuckAlternating:
+	case monologue(events) >= stuckMonologue, failures > stuckErrors, sameResults(turns,
+		1) >= stuckSame, sameResults(turns, 2) >= stuckAlternating:
 		return engine.Stuck, nil
 	case failures == stuckErrors && !hinted(events):
 		return engine.Continue, e.conv.Append(nudge(nudgeErrors))
@@ -148,7 +150,8 @@ func sameResults(turns []turn, period int) int {
 // sameAction compares two calls but for their ids. Invalid calls are compared by their arguments,
 // so that an agent that corrects them is not taken for one that repeats them.
 func sameAction(a, b *event.Action) bool {
-	if a.Source != b.Source || a.ToolName != b.ToolName || !slices.Equal(a.Thought, b.Thought) || !bytes.Equal(a.Action, b.Action) {
+	if a.Source != b.Source || a.ToolName != b.ToolName || !slices.Equal(a.Thought, b.Thought) ||
+		!bytes.Equal(a.Action, b.Action) {
 		return false
 	}
 	return a.Valid() || a.ToolCall.Arguments == b.ToolCall.Arguments

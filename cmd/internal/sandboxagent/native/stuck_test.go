@@ -48,25 +48,50 @@ func TestStuck_Patterns(t *testing.T) {
 		hints   int
 	}{
 		"one action, one result": {func(int) modeltest.Answer { return modeltest.Calls(echo("a")) }, engine.Stuck, 4, 0},
-		"two actions in turns":   {func(n int) modeltest.Answer { return modeltest.Calls(echo("ab"[n%2 : n%2+1])) }, engine.Stuck, 6, 0},
-		"an unknown tool":        {func(int) modeltest.Answer { return unknown(`{}`) }, engine.Stuck, 4, 1},
-		"broken arguments":       {func(int) modeltest.Answer { return unknown(`{"a":`) }, engine.Stuck, 4, 1},
+		"two actions in turns": {
+			func(n int) modeltest.Answer { return modeltest.Calls(echo("ab"[n%2 : n%2+1])) },
+			engine.Stuck,
+			6,
+			0,
+		},
+		"an unknown tool":  {func(int) modeltest.Answer { return unknown(`{}`) }, engine.Stuck, 4, 1},
+		"broken arguments": {func(int) modeltest.Answer { return unknown(`{"a":`) }, engine.Stuck, 4, 1},
 		"an error that the hint ends": {func(n int) modeltest.Answer {
 			if n%4 < 3 {
 				return unknown(`{}`)
 			}
 			return modeltest.Calls(echo(fmt.Sprint(n)))
 		}, engine.Finished, 12, 3},
-		"other arguments each time": {func(n int) modeltest.Answer { return unknown(fmt.Sprintf(`{"n":%d}`, n)) }, engine.Finished, 12, 0},
+		"other arguments each time": {
+			func(n int) modeltest.Answer { return unknown(fmt.Sprintf(`{"n":%d}`, n)) },
+			engine.Finished,
+			12,
+			0,
+		},
 		"another result each time": {func(int) modeltest.Answer {
 			return modeltest.Calls(modeltest.Tool("count", map[string]string{"text": "a"}))
 		}, engine.Finished, 12, 0},
-		"three actions in turns": {func(n int) modeltest.Answer { return modeltest.Calls(echo("abc"[n%3 : n%3+1])) }, engine.Finished, 12, 0},
+		"three actions in turns": {
+			func(n int) modeltest.Answer { return modeltest.Calls(echo("abc"[n%3 : n%3+1])) },
+			engine.Finished,
+			12,
+			0,
+		},
 		"another thought each time": {func(n int) modeltest.Answer {
 			return modeltest.Answer{Text: fmt.Sprint(n), Calls: []modeltest.Call{echo("a")}}
 		}, engine.Finished, 12, 0},
-		"the same twice in a batch":  {func(int) modeltest.Answer { return modeltest.Calls(echo("a"), echo("a")) }, engine.Stuck, 4, 0},
-		"an answer that has nothing": {func(int) modeltest.Answer { return modeltest.Answer{Reasoning: "Hm."} }, engine.Stuck, 0, 0},
+		"the same twice in a batch": {
+			func(int) modeltest.Answer { return modeltest.Calls(echo("a"), echo("a")) },
+			engine.Stuck,
+			4,
+			0,
+		},
+		"an answer that has nothing": {
+			func(int) modeltest.Answer { return modeltest.Answer{Reasoning: "Hm."} },
+			engine.Stuck,
+			0,
+			0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, byTurn(c.answer))
@@ -132,7 +157,8 @@ func TestFaults_HugeArguments(t *testing.T) {
 	for _, streamed := range []bool{true, false} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			part := strings.Repeat("x", 64<<10)
-			call := `{"choices":[{"index":0,"%s":{"role":"assistant","tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"echo","arguments":"%s"}}]}%s}]}`
+			call := `{"choices":[{"index":0,"%s":{"role":"assistant","tool_calls":[{"index":0,"id":"c","type":"function",` +
+				`"function":{"name":"echo","arguments":"%s"}}]}%s}]}`
 			if !streamed {
 				fmt.Fprintf(w, call, "message", strings.Repeat(part, 129), `,"finish_reason":"tool_calls"`)
 				return
@@ -141,7 +167,8 @@ func TestFaults_HugeArguments(t *testing.T) {
 			for range 129 {
 				fmt.Fprintf(w, "data: "+call+"\n\n", "delta", part, "")
 			}
-			fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n")
+			fmt.Fprint(w,
+				"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n")
 		}))
 		defer s.Close()
 		r := newRig(t, modeltest.Turns(modeltest.Text("x")), func(setup *engine.Setup) {
@@ -168,13 +195,17 @@ func TestFaults_InvalidUTF8(t *testing.T) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		delta, finish := "\"content\":\"a\xff\xfeb\"", "stop"
 		if n++; n == 1 {
-			delta = "\"tool_calls\":[{\"index\":0,\"id\":\"c\",\"function\":{\"name\":\"echo\",\"arguments\":\"{\\\"text\\\":\\\"\xc3\x28\\\"}\"}}]"
+			delta = "\"tool_calls\":[{\"index\":0,\"id\":\"c\",\"function\":{\"name\":\"echo\"," +
+				"\"arguments\":\"{\\\"text\\\":\\\"\xc3\x28\\\"}\"}}]"
 			finish = "tool_calls"
 		}
-		fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"delta\":{"+delta+"}}]}\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\""+finish+"\"}]}\n\ndata: [DONE]\n\n")
+		fmt.Fprint(w,
+			"data: {\"choices\":[{\"index\":0,\"delta\":{"+delta+"}}]}\n\ndata: {\"choices\":[{\"index\":0,"+
+				"\"delta\":{},\"finish_reason\":\""+finish+"\"}]}\n\ndata: [DONE]\n\n")
 	}))
 	defer s.Close()
-	r := newRig(t, modeltest.Turns(modeltest.Text("x")), func(setup *engine.Setup) { setup.Agent.LLM.BaseURL = s.URL + "/v1" })
+	r := newRig(t, modeltest.Turns(modeltest.Text("x")),
+		func(setup *engine.Setup) { setup.Agent.LLM.BaseURL = s.URL + "/v1" })
 	r.add(newProbe("echo"))
 	r.say("go")
 	r.ends(engine.Finished)
@@ -185,9 +216,13 @@ func TestFaults_InvalidUTF8(t *testing.T) {
 // other model, and its command has the secret.
 func TestStep_ChangesInTheMiddle(t *testing.T) {
 	hold, began := make(chan struct{}), make(chan struct{}, 1)
-	command := modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": `[ "$NEW_TOKEN" = new-value ] && echo it is $NEW_TOKEN`}))
+	command := modeltest.Calls(modeltest.Tool("terminal",
+		map[string]any{"command": `[ "$NEW_TOKEN" = new-value ] && echo it is $NEW_TOKEN`}))
 	command.Hold = hold
-	r := newRig(t, &modeltest.Script{Func: func(modeltest.Request) (modeltest.Answer, bool) { began <- struct{}{}; return command, true }})
+	r := newRig(t,
+		&modeltest.Script{
+			Func: func(modeltest.Request) (modeltest.Answer, bool) { began <- struct{}{}; return command, true },
+		})
 	other := modeltest.New(t, modeltest.Turns(modeltest.Text("?"), modeltest.Text("Another model.")))
 	r.say("go")
 	done := make(chan error, 1)
@@ -219,7 +254,8 @@ func TestStep_ChangesInTheMiddle(t *testing.T) {
 func TestStep_Images(t *testing.T) {
 	r := newRig(t, modeltest.Turns(modeltest.Text("A cat.")))
 	m := userMessage(event.SourceUser, "What is it?")
-	m.LLMMessage.Content = append(m.LLMMessage.Content, event.Content{Type: "image", ImageURLs: []string{"data:image/png;base64,AAAA", "https://example.org/b.png"}})
+	m.LLMMessage.Content = append(m.LLMMessage.Content,
+		event.Content{Type: "image", ImageURLs: []string{"data:image/png;base64,AAAA", "https://example.org/b.png"}})
 	if err := r.memory.Append(m); err != nil {
 		t.Fatal(err)
 	}

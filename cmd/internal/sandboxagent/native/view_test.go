@@ -31,7 +31,8 @@ func history(t *rapid.T) []event.Event {
 	result := func(id string) event.Event {
 		switch rapid.IntRange(0, 2).Draw(t, "result") {
 		case 0:
-			return &event.Observation{ToolCallID: id, Observation: json.RawMessage(`{"kind":"ProbeObservation","content":[{"type":"text","text":"out"}]}`)}
+			return &event.Observation{ToolCallID: id, Observation: json.RawMessage(`{"kind":"ProbeObservation",` +
+				`"content":[{"type":"text","text":"out"}]}`)}
 		case 1:
 			return &event.UserReject{ToolCallID: id, RejectionReason: "no"}
 		}
@@ -51,9 +52,21 @@ func history(t *rapid.T) []event.Event {
 				id := ids.Draw(t, "id")
 				action, arguments := json.RawMessage(`{"kind":"ProbeAction"}`), `{"text":"a"}`
 				if rapid.Bool().Draw(t, "invalid") {
-					action, arguments = json.RawMessage("null"), rapid.SampledFrom([]string{"", "{", "[]", "null", "{}"}).Draw(t, "arguments")
+					action, arguments = json.RawMessage("null"), rapid.SampledFrom([]string{
+						"",
+						"{",
+						"[]",
+						"null",
+						"{}",
+					}).Draw(t, "arguments")
 				}
-				add(&event.Action{ToolName: "echo", ToolCallID: id, LLMResponseID: response, Action: action, ToolCall: event.ToolCall{ID: id, Arguments: arguments}})
+				add(&event.Action{
+					ToolName:      "echo",
+					ToolCallID:    id,
+					LLMResponseID: response,
+					Action:        action,
+					ToolCall:      event.ToolCall{ID: id, Arguments: arguments},
+				})
 				if string(action) == "null" {
 					add(&event.AgentError{ToolCallID: id, Error: "not valid"})
 				}
@@ -121,14 +134,21 @@ func TestView_EveryCallHasOneResult(t *testing.T) {
 // A result stands with its call whatever came between, and a lost one is named.
 func TestView_Pairs(t *testing.T) {
 	act := func(response, id string) *event.Action {
-		return &event.Action{ToolName: "echo", ToolCallID: id, LLMResponseID: response, Action: json.RawMessage(`{}`), ToolCall: event.ToolCall{Arguments: "{}"}}
+		return &event.Action{
+			ToolName:      "echo",
+			ToolCallID:    id,
+			LLMResponseID: response,
+			Action:        json.RawMessage(`{}`),
+			ToolCall:      event.ToolCall{Arguments: "{}"},
+		}
 	}
 	reject := func(id, reason string) *event.UserReject {
 		return &event.UserReject{ToolCallID: id, RejectionReason: reason}
 	}
 	list := messages(view([]event.Event{
 		userMessage(event.SourceUser, "first"),
-		act("r1", "a"), act("r1", "b"), userMessage(event.SourceUser, "meanwhile"), reject("b", "b"), reject("a", "a"), reject("a", "again"),
+		act("r1", "a"), act("r1", "b"), userMessage(event.SourceUser,
+			"meanwhile"), reject("b", "b"), reject("a", "a"), reject("a", "again"),
 		act("r2", "a"), reject("gone", "gone"),
 	}), false)
 	var got []string
@@ -139,7 +159,15 @@ func TestView_Pairs(t *testing.T) {
 		}
 		got = append(got, line)
 	}
-	want := []string{"user first", "assistant ab", "tool Action rejected: aa", "tool Action rejected: bb", "user meanwhile", "assistant a_2", "tool " + noResult + "a_2"}
+	want := []string{
+		"user first",
+		"assistant ab",
+		"tool Action rejected: aa",
+		"tool Action rejected: bb",
+		"user meanwhile",
+		"assistant a_2",
+		"tool " + noResult + "a_2",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -228,7 +256,9 @@ func (r *rig) interrupted() {
 	r.t.Helper()
 	for _, a := range event.OpenActions(r.events()) {
 		err := r.memory.Append(&event.AgentError{
-			Head: event.Head{Source: event.SourceAgent}, ToolName: a.ToolName, ToolCallID: a.ToolCallID, Error: "Tool call interrupted before completion.",
+			Head: event.Head{
+				Source: event.SourceAgent,
+			}, ToolName: a.ToolName, ToolCallID: a.ToolCallID, Error: "Tool call interrupted before completion.",
 		})
 		if err != nil {
 			r.t.Fatal(err)

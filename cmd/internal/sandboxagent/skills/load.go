@@ -169,7 +169,14 @@ func instructionsIn(dir string) (list []Skill, failures []Failure) {
 			failures = append(failures, Failure{source, err})
 			continue
 		}
-		list = append(list, Skill{Name: name, Type: TypeRepo, Content: strings.ToValidUTF8(string(text), "\uFFFD"), Source: source, Triggers: []string{}})
+		list = append(list,
+			Skill{
+				Name:     name,
+				Type:     TypeRepo,
+				Content:  strings.ToValidUTF8(string(text), "\uFFFD"),
+				Source:   source,
+				Triggers: []string{},
+			})
 	}
 	return list, failures
 }

@@ -30,11 +30,13 @@ func (c *Catalog) Prompt() string {
 	}
 	var out []string
 	if always.Len() > 0 {
-		out = append(out, "<REPO_CONTEXT>\nThe following information has been included based on several files defined in user's repository.\n"+
+		out = append(out, "<REPO_CONTEXT>\nThe following information has been included based on several files "+
+			"defined in user's repository.\n"+
 			"Please follow them while working.\n"+always.String()+"</REPO_CONTEXT>")
 	}
 	if listed.Len() > 0 {
-		out = append(out, "<SKILLS>\nThe following skills are available. Some are added to a message by a keyword in it; those with a SKILL.md\n"+
+		out = append(out, "<SKILLS>\nThe following skills are available. Some are added to a message by a keyword in "+
+			"it; those with a SKILL.md\n"+
 			"are read on demand.\n\n<available_skills>\n"+listed.String()+"</available_skills>\n</SKILLS>")
 	}
 	return strings.Join(out, "\n\n")
@@ -71,9 +73,11 @@ func (c *Catalog) Triggered(text string, already []string) []Match {
 		}
 		for _, t := range s.Triggers {
 			if hasWord(text, strings.ToLower(t)) {
-				out = append(out, Match{s.Name, "<EXTRA_INFO>\nThe following information has been included based on a keyword match for \"" + t +
-					"\".\nIt may or may not be relevant to the user's request.\nSkill location: " + s.Source +
-					"\n(Use this path to resolve relative file references in the skill content below)\n\n" + s.Content + "\n</EXTRA_INFO>"})
+				out = append(out, Match{s.Name,
+					"<EXTRA_INFO>\nThe following information has been included based on a keyword match for \"" + t +
+						"\".\nIt may or may not be relevant to the user's request.\nSkill location: " + s.Source +
+						"\n(Use this path to resolve relative file references in " +
+						"the skill content below)\n\n" + s.Content + "\n</EXTRA_INFO>"})
 				break
 			}
 		}
@@ -127,8 +131,9 @@ func (c *Catalog) ForPath(file string, already []string) []Match {
 			if err != nil || slices.Contains(already, name) || s.Content == "" {
 				continue
 			}
-			out = append(out, Match{name, "<EXTRA_INFO>\nThe following information has been included because you work below " + dir +
-				".\nPlease follow it there.\nLocation: " + s.Source + "\n\n" + s.Content + "\n</EXTRA_INFO>"})
+			out = append(out, Match{name,
+				"<EXTRA_INFO>\nThe following information has been included because you work below " + dir +
+					".\nPlease follow it there.\nLocation: " + s.Source + "\n\n" + s.Content + "\n</EXTRA_INFO>"})
 		}
 	}
 	return out

@@ -47,7 +47,8 @@ type Skill struct {
 // the names of their skills.
 func instructionFiles() map[string]string {
 	return map[string]string{
-		"agents.md": "agents", "agent.md": "agents", "claude.md": "claude", "gemini.md": "gemini", ".cursorrules": "cursorrules",
+		"agents.md": "agents", "agent.md": "agents", "claude.md": "claude", "gemini.md": "gemini",
+		".cursorrules": "cursorrules",
 	}
 }
 
@@ -74,7 +75,8 @@ func parse(name, source string, text []byte) (Skill, error) {
 		return Skill{}, fmt.Errorf("the front matter of %s can't be read: %w", source, err)
 	}
 	s := Skill{
-		Name: strings.TrimSuffix(name, path.Ext(name)), Type: TypeRepo, Content: strings.TrimSpace(string(content)), Source: source,
+		Name: strings.TrimSuffix(name, path.Ext(name)), Type: TypeRepo, Content: strings.TrimSpace(string(content)),
+		Source:   source,
 		Triggers: []string{}, DisableModelInvocation: h.Disable || h.Disable2, AllowedTools: texts(h.AllowedTools),
 	}
 	if s.AllowedTools == nil {

@@ -35,14 +35,15 @@ func names(list []Skill) []string {
 
 func TestLoad_EverySourceInItsOrder(t *testing.T) {
 	repo := tree(t, map[string]string{
-		".git/HEAD":                            "",
-		"AGENTS.md":                            "of the root",
-		"Claude.MD":                            "for Claude",
-		".openhands/skills/deploy.md":          "---\ntriggers:\n- deploy\n- Ship It\n---\nHow to deploy",
-		".openhands/microagents/repo.md":       "always",
-		".openhands/microagents/deploy.md":     "hidden by the one before",
-		"app/AGENTS.md":                        "of the app",
-		"app/.agents/skills/pdf/SKILL.md":      "---\nname: pdf\ndescription: Reads PDFs\nallowed-tools: Bash Read\n---\n# PDF\ntext",
+		".git/HEAD":                        "",
+		"AGENTS.md":                        "of the root",
+		"Claude.MD":                        "for Claude",
+		".openhands/skills/deploy.md":      "---\ntriggers:\n- deploy\n- Ship It\n---\nHow to deploy",
+		".openhands/microagents/repo.md":   "always",
+		".openhands/microagents/deploy.md": "hidden by the one before",
+		"app/AGENTS.md":                    "of the app",
+		"app/.agents/skills/pdf/SKILL.md": "---\nname: pdf\ndescription: Reads PDFs\nallowed-tools: " +
+			"Bash Read\n---\n# PDF\ntext",
 		"app/.agents/skills/pdf/references.md": "no skill of its own",
 		"app/.agents/skills/README.md":         "no skill",
 		"app/.agents/skills/sub/task.md":       "---\ninputs:\n- name: x\n---\nDo ${x}",
@@ -50,7 +51,15 @@ func TestLoad_EverySourceInItsOrder(t *testing.T) {
 	})
 	home := tree(t, map[string]string{".openhands/skills/deploy.md": "hidden", ".agents/skills/mine.md": "mine"})
 	c := Load(Options{WorkingDir: filepath.Join(repo, "app"), Home: home})
-	want := []string{"repo agents", "repo claude", "agentskills pdf", "knowledge sub/task", "knowledge deploy", "repo repo", "repo mine"}
+	want := []string{
+		"repo agents",
+		"repo claude",
+		"agentskills pdf",
+		"knowledge sub/task",
+		"knowledge deploy",
+		"repo repo",
+		"repo mine",
+	}
 	if got := names(c.Skills()); !slices.Equal(got, want) {
 		t.Fatalf("%q, want %q", got, want)
 	}
@@ -58,7 +67,8 @@ func TestLoad_EverySourceInItsOrder(t *testing.T) {
 		t.Errorf("%q, %q", names(c.Project()), names(c.User()))
 	}
 	pdf := c.Skills()[2]
-	if *pdf.Description != "Reads PDFs" || pdf.Content != "# PDF\ntext" || !slices.Equal(pdf.AllowedTools, []string{"Bash", "Read"}) {
+	if *pdf.Description != "Reads PDFs" || pdf.Content != "# PDF\ntext" ||
+		!slices.Equal(pdf.AllowedTools, []string{"Bash", "Read"}) {
 		t.Errorf("%+v", pdf)
 	}
 	if task := c.Skills()[3]; !slices.Equal(task.Triggers, []string{"/sub/task"}) {
@@ -68,7 +78,8 @@ func TestLoad_EverySourceInItsOrder(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	prompt := c.Prompt()
-	for _, part := range []string{"of the app", "for Claude", "always", "mine", "<name>pdf</name>", "<description>Reads PDFs</description>",
+	for _, part := range []string{"of the app", "for Claude", "always", "mine", "<name>pdf</name>",
+		"<description>Reads PDFs</description>",
 		"<name>deploy</name>", "<description>How to deploy</description>"} {
 		if !strings.Contains(prompt, part) {
 			t.Errorf("the prompt has no %q", part)
@@ -90,7 +101,9 @@ func TestTriggered_WholeWordsOnce(t *testing.T) {
 		".agents/skills/slash.md": "---\ntriggers: [/linear, \"\"]\n---\nabout linear",
 	})})
 	for text, want := range map[string][]string{
-		"look at github": nil, "use GIT.": {"git"}, "git": {"git"}, "legit": nil, "legit git": {"git"}, "/linear please": {"slash"}, "": nil,
+		"look at github": nil, "use GIT.": {
+			"git",
+		}, "git": {"git"}, "legit": nil, "legit git": {"git"}, "/linear please": {"slash"}, "": nil,
 		"do /linear with git": {"git", "slash"},
 	} {
 		var got []string
@@ -110,7 +123,8 @@ func TestTriggered_WholeWordsOnce(t *testing.T) {
 }
 
 func TestForPath_InstructionsOfSubdirectories(t *testing.T) {
-	dir := tree(t, map[string]string{"AGENTS.md": "root", "a/AGENTS.md": "in a", "a/b/CLAUDE.md": "in b", "c/AGENTS.md": "in c"})
+	dir := tree(t,
+		map[string]string{"AGENTS.md": "root", "a/AGENTS.md": "in a", "a/b/CLAUDE.md": "in b", "c/AGENTS.md": "in c"})
 	c := Load(Options{WorkingDir: dir})
 	var got []string
 	for _, m := range c.ForPath(filepath.Join(dir, "a/b/x.go"), nil) {
@@ -119,7 +133,8 @@ func TestForPath_InstructionsOfSubdirectories(t *testing.T) {
 	if !slices.Equal(got, []string{"a/AGENTS.md", "a/b/CLAUDE.md"}) {
 		t.Errorf("%q", got)
 	}
-	if m := c.ForPath(filepath.Join(dir, "a/b/x.go"), []string{"a/AGENTS.md"}); len(m) != 1 || !strings.Contains(m[0].Text, "in b") {
+	if m := c.ForPath(filepath.Join(dir, "a/b/x.go"), []string{"a/AGENTS.md"}); len(m) != 1 ||
+		!strings.Contains(m[0].Text, "in b") {
 		t.Errorf("%+v", m)
 	}
 	for _, file := range []string{filepath.Join(dir, "x.go"), "/etc/passwd", filepath.Join(dir, "../x/y"), "relative/x"} {
@@ -132,8 +147,18 @@ func TestForPath_InstructionsOfSubdirectories(t *testing.T) {
 // Files that mean harm: links out of the project, fifos, too much.
 func TestLoad_AProjectThatMeansHarm(t *testing.T) {
 	secret := filepath.Join(tree(t, map[string]string{"secret.md": "CANARY"}), "secret.md")
-	dir := tree(t, map[string]string{".agents/skills/big.md": strings.Repeat("x", maxFile+1), ".agents/skills/good.md": "good", "real.md": "linked"})
-	for name, target := range map[string]string{".agents/skills/out.md": secret, "AGENTS.md": secret, "CLAUDE.md": "real.md", ".agents/skills/dir": "/"} {
+	dir := tree(t,
+		map[string]string{
+			".agents/skills/big.md":  strings.Repeat("x", maxFile+1),
+			".agents/skills/good.md": "good",
+			"real.md":                "linked",
+		})
+	for name, target := range map[string]string{
+		".agents/skills/out.md": secret,
+		"AGENTS.md":             secret,
+		"CLAUDE.md":             "real.md",
+		".agents/skills/dir":    "/",
+	} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -35,8 +35,10 @@ type invoke struct {
 // Definition implements tools.Tool.
 func (t invoke) Definition() tools.Definition {
 	return tools.Definition{
-		Name: InvokeName, Title: InvokeName, Kind: "InvokeSkillTool", ActionType: "InvokeSkillAction", ObservationType: invokeObservation,
-		Description: "Read the instructions of one of the available skills. Use it before you begin work that the skill's description is about.",
+		Name: InvokeName, Title: InvokeName, Kind: "InvokeSkillTool", ActionType: "InvokeSkillAction",
+		ObservationType: invokeObservation,
+		Description: "Read the instructions of one of the available skills. " +
+			"Use it before you begin work that the skill's description is about.",
 		Parameters: tools.WithCommon(map[string]any{
 			"properties": map[string]any{"name": map[string]any{"type": "string", "description": "The skill's name."}},
 			"required":   []string{"name"},
@@ -83,6 +85,8 @@ func (t invoke) Run(_ context.Context, action json.RawMessage) tools.Observation
 		}
 		names = append(names, s.Name)
 	}
-	o.Content = []event.Content{event.TextContent(fmt.Sprintf("There is no skill %q. The skills are: %s.", a.Name, strings.Join(names, ", ")))}
+	o.Content = []event.Content{
+		event.TextContent(fmt.Sprintf("There is no skill %q. The skills are: %s.", a.Name, strings.Join(names, ", "))),
+	}
 	return o
 }

@@ -28,7 +28,8 @@ func TestTerminal_OfAnotherUser(t *testing.T) {
 	if o := s.sh(t, args{"command": "id -u; id -G; touch made; stat -c %u made"}); o.out() != "65534\n65534\n65534" {
 		t.Fatalf("the shell prints %q", o.out())
 	}
-	o := s.sh(t, args{"command": "(setsid sh -c 'setsid sleep 1000 & echo $! > pid' &) ; while [ ! -s pid ]; do :; done; cat pid"})
+	o := s.sh(t,
+		args{"command": "(setsid sh -c 'setsid sleep 1000 & echo $! > pid' &) ; while [ ! -s pid ]; do :; done; cat pid"})
 	pid, err := strconv.Atoi(o.out())
 	if err != nil {
 		t.Fatal(o.out())

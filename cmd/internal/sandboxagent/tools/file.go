@@ -33,7 +33,8 @@ func readFile(path, name string) (*file, error) {
 		return nil, err
 	}
 	if bytes.IndexByte(b, 0) >= 0 {
-		return nil, fmt.Errorf("File validation failed for %s: File appears to be binary and this file type cannot be read or edited by this tool.", name)
+		return nil, fmt.Errorf("File validation failed for %s: File appears to be binary and this file type cannot be "+
+			"read or edited by this tool.", name)
 	}
 	f := &file{path: path, text: string(b)}
 	if !utf8.Valid(b) {
@@ -141,7 +142,8 @@ func writeNew(path string, b []byte) error {
 }
 
 func replaceFile(path string, b []byte, mode os.FileMode, owner *syscall.Stat_t) error {
-	out, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
+	out, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)),
+		renameio.WithStaticPermissions(mode))
 	if err != nil {
 		return err
 	}

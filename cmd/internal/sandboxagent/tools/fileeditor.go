@@ -72,8 +72,16 @@ func (*fileEditor) params() []param {
 		{name: "path", kind: "string", required: true, about: "The absolute path of the file or directory."},
 		{name: "file_text", kind: "string", about: "create: the content of the new file."},
 		{name: "old_str", kind: "string", about: "str_replace: the text to replace, exactly as it is in the file."},
-		{name: "new_str", kind: "string", about: "str_replace: the text in its place; without it, old_str is removed. insert: the text to insert."},
-		{name: "insert_line", kind: "integer", about: "insert: the number of the line after which new_str is inserted; 0 is the beginning of the file."},
+		{
+			name:  "new_str",
+			kind:  "string",
+			about: "str_replace: the text in its place; without it, old_str is removed. insert: the text to insert.",
+		},
+		{
+			name:  "insert_line",
+			kind:  "integer",
+			about: "insert: the number of the line after which new_str is inserted; 0 is the beginning of the file.",
+		},
 		{name: "view_range", kind: "array", items: map[string]any{"type": "integer"},
 			about: "view of a file: the first and the last line, from 1; [11, 20] shows ten lines, [11, -1] shows the rest."},
 	}
@@ -92,7 +100,8 @@ func (e *fileEditor) Definition() Definition {
 * insert puts new_str after the line insert_line.
 * undo_edit takes back the last change that this tool made to the file.
 
-Paths are absolute. The working directory is ` + e.c.WorkingDir + ` . Several edits of one file can be sent as calls in one answer.`,
+Paths are absolute. The working directory is ` + e.c.WorkingDir + ` . Several edits of one file can be ` +
+			`sent as calls in one answer.`,
 		Parameters:  schemaOf(e.params()),
 		Annotations: &event.ToolAnnotations{Title: FileEditorName, DestructiveHint: true},
 	}
@@ -115,7 +124,8 @@ func (a *fileEditorAction) check() error {
 	}
 	switch {
 	case a.Command == cmdCreate && a.FileText == nil:
-		return missing("file_text", "It is the whole content of the new file; for a file that exists use str_replace or insert.")
+		return missing("file_text", "It is the whole content of the new file; "+
+			"for a file that exists use str_replace or insert.")
 	case a.Command == cmdReplace && a.OldStr == nil:
 		return missing("old_str", "View the file and copy the text to replace from it.")
 	case a.Command == cmdReplace && *a.OldStr == "":
@@ -180,17 +190,20 @@ func (e *fileEditor) run(ctx context.Context, a fileEditorAction) (Observation, 
 	case err != nil && !os.IsNotExist(err):
 		return Observation{}, fmt.Errorf("The path %s can't be read: %w", a.Path, err)
 	case a.Command == cmdCreate && err == nil:
-		return Observation{}, invalid("path", a.Path, "File already exists at: "+a.Path+". Cannot overwrite files using command `create`.")
+		return Observation{}, invalid("path", a.Path, "File already exists at: "+a.Path+". Cannot overwrite "+
+			"files using command `create`.")
 	case a.Command == cmdCreate:
 		return e.create(a, path)
 	case err != nil:
 		return Observation{}, invalid("path", a.Path, "The path "+a.Path+" does not exist. Please provide a valid path.")
 	case info.IsDir() && a.Command != cmdView:
-		return Observation{}, invalid("path", a.Path, "The path "+a.Path+" is a directory and only the `view` command can be used on directories.")
+		return Observation{}, invalid("path", a.Path, "The path "+a.Path+" is a directory and only the `view` command "+
+			"can be used on directories.")
 	case info.IsDir():
 		return e.viewDirectory(a, path)
 	case !info.Mode().IsRegular():
-		return Observation{}, fmt.Errorf("File validation failed for %s: it is no regular file (%s).", a.Path, info.Mode().Type())
+		return Observation{}, fmt.Errorf("File validation failed for %s: it is no regular file (%s).", a.Path,
+			info.Mode().Type())
 	}
 	switch a.Command {
 	case cmdView:
@@ -202,7 +215,10 @@ func (e *fileEditor) run(ctx context.Context, a fileEditorAction) (Observation, 
 	case cmdUndo:
 		return e.undoEdit(a, path)
 	}
-	return Observation{}, fmt.Errorf("Unrecognized command %q. The commands are view, create, str_replace, insert and undo_edit.", a.Command)
+	return Observation{}, fmt.Errorf(
+		"Unrecognized command %q. The commands are view, create, str_replace, insert and undo_edit.",
+		a.Command,
+	)
 }
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
@@ -272,10 +288,15 @@ func (e *fileEditor) replace(a fileEditorAction, path string) (Observation, erro
 	}
 	switch n := strings.Count(f.text, old); n {
 	case 0:
-		return Observation{}, fmt.Errorf("No replacement was performed, old_str `%s` did not appear verbatim in %s.", elide(*a.OldStr, 2000), a.Path)
+		return Observation{}, fmt.Errorf("No replacement was performed, old_str `%s` did not appear verbatim in %s.",
+			elide(*a.OldStr, 2000), a.Path)
 	case 1:
 	default:
-		return Observation{}, fmt.Errorf("No replacement was performed. Multiple occurrences of old_str `%s` in lines %v. Please ensure it is unique.", elide(*a.OldStr, 2000), linesOf(f.text, old))
+		return Observation{}, fmt.Errorf(
+			"No replacement was performed. Multiple occurrences of old_str `%s` in lines %v. Please ensure it is unique.",
+			elide(*a.OldStr, 2000),
+			linesOf(f.text, old),
+		)
 	}
 	before := f.text
 	at := strings.Index(before, old)
@@ -295,7 +316,8 @@ func (e *fileEditor) insert(a fileEditorAction, path string) (Observation, error
 	}
 	n := *a.InsertLine
 	if n < 0 || n > len(lines) {
-		return Observation{}, invalid("insert_line", fmt.Sprint(n), fmt.Sprintf("It should be within the range of allowed values: [0, %d]", len(lines)))
+		return Observation{}, invalid("insert_line", fmt.Sprint(n),
+			fmt.Sprintf("It should be within the range of allowed values: [0, %d]", len(lines)))
 	}
 	before := f.text
 	head := strings.Join(lines[:n], "")
@@ -340,7 +362,11 @@ func (e *fileEditor) undoEdit(a fileEditorAction, path string) (Observation, err
 		return Observation{}, fmt.Errorf("No edit history found for %s.", a.Path)
 	}
 	if f.text != after {
-		return Observation{}, fmt.Errorf("%s was changed after the last edit by something else. Undoing the edit would lose that change; edit the file instead.", a.Path)
+		return Observation{}, fmt.Errorf(
+			"%s was changed after the last edit by something else. "+
+				"Undoing the edit would lose that change; edit the file instead.",
+			a.Path,
+		)
 	}
 	f.text = before
 	if err := f.write(); err != nil {

@@ -115,7 +115,8 @@ func TestFileEditor_Diff(t *testing.T) {
 		if err := json.Unmarshal(b, &got); err != nil {
 			t.Fatal(err)
 		}
-		if got.Kind != "FileEditorObservation" || got.PrevExist != c.prev || got.NewContent == nil || *got.NewContent != c.fresh ||
+		if got.Kind != "FileEditorObservation" || got.PrevExist != c.prev || got.NewContent == nil ||
+			*got.NewContent != c.fresh ||
 			(c.old != "" && (got.OldContent == nil || *got.OldContent != c.old)) {
 			t.Errorf("%s: %s", name, b)
 		}
@@ -142,14 +143,23 @@ func TestFileEditor_Refuses(t *testing.T) {
 		arguments map[string]any
 		want      string
 	}{
-		"not unique":     {map[string]any{"command": "str_replace", "path": twice, "old_str": "same", "new_str": "x"}, "ultiple"},
-		"not there":      {map[string]any{"command": "str_replace", "path": twice, "old_str": "other", "new_str": "x"}, "did not appear"},
-		"no old text":    {map[string]any{"command": "str_replace", "path": twice, "new_str": "x"}, "old_str"},
-		"exists":         {map[string]any{"command": "create", "path": twice, "file_text": "x"}, "exist"},
-		"relative":       {map[string]any{"command": "view", "path": "twice"}, "absolute"},
-		"missing":        {map[string]any{"command": "view", "path": dir + "/none"}, "exist"},
-		"unknown":        {map[string]any{"command": "delete", "path": twice}, "command"},
-		"beyond the end": {map[string]any{"command": "insert", "path": twice, "insert_line": 9, "new_str": "x"}, "insert_line"},
+		"not unique": {
+			map[string]any{"command": "str_replace", "path": twice, "old_str": "same", "new_str": "x"},
+			"ultiple",
+		},
+		"not there": {
+			map[string]any{"command": "str_replace", "path": twice, "old_str": "other", "new_str": "x"},
+			"did not appear",
+		},
+		"no old text": {map[string]any{"command": "str_replace", "path": twice, "new_str": "x"}, "old_str"},
+		"exists":      {map[string]any{"command": "create", "path": twice, "file_text": "x"}, "exist"},
+		"relative":    {map[string]any{"command": "view", "path": "twice"}, "absolute"},
+		"missing":     {map[string]any{"command": "view", "path": dir + "/none"}, "exist"},
+		"unknown":     {map[string]any{"command": "delete", "path": twice}, "command"},
+		"beyond the end": {
+			map[string]any{"command": "insert", "path": twice, "insert_line": 9, "new_str": "x"},
+			"insert_line",
+		},
 		"range":          {map[string]any{"command": "view", "path": twice, "view_range": []int{3, 9}}, "view_range"},
 		"binary":         {map[string]any{"command": "view", "path": binary}, "binary"},
 		"fifo":           {map[string]any{"command": "view", "path": fifo}, "file"},
@@ -183,7 +193,8 @@ func TestFileEditor_Parallel(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range calls {
 		group.Go(func() {
-			o := edit(t, tool, map[string]any{"command": "str_replace", "path": path, "old_str": fmt.Sprintf("<%d>", i), "new_str": "done"})
+			o := edit(t, tool,
+				map[string]any{"command": "str_replace", "path": path, "old_str": fmt.Sprintf("<%d>", i), "new_str": "done"})
 			if o.IsError {
 				t.Errorf("call %d: %s", i, said(o))
 			}

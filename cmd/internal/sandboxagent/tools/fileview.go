@@ -41,7 +41,8 @@ func (e *fileEditor) view(a fileEditorAction, path string) (Observation, error) 
 	first, last, note := a.ViewRange[0], a.ViewRange[1], ""
 	shown := fmt.Sprint(a.ViewRange)
 	if first < 1 || first > len(lines) {
-		return Observation{}, invalid("view_range", shown, fmt.Sprintf("Its first element `%d` should be within the range of lines of the file: [1, %d].", first, len(lines)))
+		return Observation{}, invalid("view_range", shown,
+			fmt.Sprintf("Its first element `%d` should be within the range of lines of the file: [1, %d].", first, len(lines)))
 	}
 	if last > len(lines) {
 		note = fmt.Sprintf("NOTE: We only show up to %d since there're only %d lines in this file.\n", len(lines), len(lines))
@@ -50,7 +51,8 @@ func (e *fileEditor) view(a fileEditorAction, path string) (Observation, error) 
 		last = len(lines)
 	}
 	if last < first {
-		return Observation{}, invalid("view_range", shown, fmt.Sprintf("Its second element `%d` should be greater than or equal to the first element `%d`.", last, first))
+		return Observation{}, invalid("view_range", shown,
+			fmt.Sprintf("Its second element `%d` should be greater than or equal to the first element `%d`.", last, first))
 	}
 	return e.observe(a, note+numbered(lines[first-1:last], a.Path, first)), nil
 }
@@ -63,7 +65,12 @@ func numbered(lines []string, what string, first int) string {
 	for i, line := range lines {
 		line = elide(line, maxLineView)
 		if left -= utf8.RuneCountInString(line) + 1; left < 0 {
-			note := fmt.Sprintf("The rest, from line %d of %d on, is not shown. Use view_range to view it, or grep -n to find the lines that you need.", first+i, first+len(lines)-1)
+			note := fmt.Sprintf(
+				"The rest, from line %d of %d on, is not shown. Use view_range to view it, "+
+					"or grep -n to find the lines that you need.",
+				first+i,
+				first+len(lines)-1,
+			)
 			fmt.Fprintf(&b, clipped+"\n", note)
 			break
 		}
@@ -103,7 +110,8 @@ func (e *fileEditor) viewImage(a fileEditorAction, path, kind string) (Observati
 // viewDirectory lists a directory, two levels deep.
 func (e *fileEditor) viewDirectory(a fileEditorAction, path string) (Observation, error) {
 	if a.ViewRange != nil {
-		return Observation{}, invalid("view_range", fmt.Sprint(a.ViewRange), "The `view_range` parameter is not allowed when `path` points to a directory.")
+		return Observation{}, invalid("view_range", fmt.Sprint(a.ViewRange), "The `view_range` parameter is not allowed "+
+			"when `path` points to a directory.")
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -133,12 +141,20 @@ func (e *fileEditor) viewDirectory(a fileEditorAction, path string) (Observation
 	}
 	note := ""
 	if len(list) > maxEntries {
-		note = "\n" + fmt.Sprintf(clipped, strconv.Itoa(len(list)-maxEntries)+" entries are not shown. View a directory below it, or use find.")
+		note = "\n" + fmt.Sprintf(clipped,
+			strconv.Itoa(len(list)-maxEntries)+" entries are not shown. View a directory below it, or use find.")
 		list = list[:maxEntries]
 	}
-	text := "Here's the files and directories up to 2 levels deep in " + a.Path + ", excluding hidden items:\n" + strings.Join(list, "\n") + note
+	text := "Here's the files and directories up to 2 levels deep in " + a.Path + ", excluding hidden items:\n" + strings.Join(
+		list,
+		"\n",
+	) + note
 	if hiddenOnes > 0 {
-		text += fmt.Sprintf("\n\n%d hidden files/directories in this directory are excluded. You can use 'ls -la %s' to see them.", hiddenOnes, a.Path)
+		text += fmt.Sprintf(
+			"\n\n%d hidden files/directories in this directory are excluded. You can use 'ls -la %s' to see them.",
+			hiddenOnes,
+			a.Path,
+		)
 	}
 	return e.observe(a, text), nil
 }

@@ -42,9 +42,10 @@ func common() map[string]any {
 			"description": "What this call does and why, in about ten words, for the user who watches.",
 		},
 		"security_risk": map[string]any{
-			"type":        "string",
-			"enum":        []string{riskUnknown, riskLow, riskMedium, riskHigh},
-			"description": "Your own judgement of this call: LOW reads or changes the project only, MEDIUM changes the sandbox or sends data, HIGH may destroy or disclose something.",
+			"type": "string",
+			"enum": []string{riskUnknown, riskLow, riskMedium, riskHigh},
+			"description": "Your own judgement of this call: LOW reads or changes the project only, " +
+				"MEDIUM changes the sandbox or sends data, HIGH may destroy or disclose something.",
 		},
 	}
 }

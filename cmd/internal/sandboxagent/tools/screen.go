@@ -65,7 +65,12 @@ const (
 )
 
 func newScreen(nonce string, secrets map[string]string) *screen {
-	return &screen{marker: []byte(markerOpen + nonce + ";"), mask: newMasker(secrets), last: prompt{turn: -1}, changed: make(chan struct{}, 1)}
+	return &screen{
+		marker:  []byte(markerOpen + nonce + ";"),
+		mask:    newMasker(secrets),
+		last:    prompt{turn: -1},
+		changed: make(chan struct{}, 1),
+	}
 }
 
 // Write takes output. It never fails.

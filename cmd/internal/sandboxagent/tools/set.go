@@ -97,7 +97,10 @@ func (t think) Parse(arguments string) (Call, error) {
 
 // Run implements Tool.
 func (think) Run(context.Context, json.RawMessage) Observation {
-	return Observation{Kind: "ThinkObservation", Content: []event.Content{event.TextContent("Your thought has been logged.")}}
+	return Observation{
+		Kind:    "ThinkObservation",
+		Content: []event.Content{event.TextContent("Your thought has been logged.")},
+	}
 }
 
 // finish ends a run with the agent's answer.
@@ -115,7 +118,8 @@ func (finish) params() []param {
 // Definition implements Tool.
 func (t finish) Definition() Definition {
 	return Definition{
-		Name: FinishName, Title: FinishName, Kind: "FinishTool", ActionType: "FinishAction", ObservationType: "FinishObservation",
+		Name: FinishName, Title: FinishName, Kind: "FinishTool", ActionType: "FinishAction",
+		ObservationType: "FinishObservation",
 		Description: "Say that the task is done, or that it can't go on without the user. The message says what was done, " +
 			"what came out of it, and what the user should do or decide next. It ends your turn.",
 		Parameters:  schemaOf(t.params()),

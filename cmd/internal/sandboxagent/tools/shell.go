@@ -408,7 +408,10 @@ func (s *shell) job() int {
 		return 0
 	}
 	group := 0
-	if failed := conn.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) }); failed != nil || err != nil {
+	if failed := conn.Control(func(fd uintptr) {
+		group, err = unix.IoctlGetInt(int(fd),
+			unix.TIOCGPGRP)
+	}); failed != nil || err != nil {
 		return 0
 	}
 	if group <= 1 || group == s.cmd.Process.Pid {

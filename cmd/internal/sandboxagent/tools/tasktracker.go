@@ -56,9 +56,13 @@ func (*taskTracker) params() []param {
 			items: map[string]any{
 				"type": "object", "required": []string{"title"},
 				"properties": map[string]any{
-					"title":  text("What is to do, in a few words."),
-					"notes":  text("Details."),
-					"status": map[string]any{"type": "string", "enum": []string{"todo", "in_progress", "done"}, "description": "Default: todo."},
+					"title": text("What is to do, in a few words."),
+					"notes": text("Details."),
+					"status": map[string]any{
+						"type":        "string",
+						"enum":        []string{"todo", "in_progress", "done"},
+						"description": "Default: todo.",
+					},
 				},
 			}},
 	}

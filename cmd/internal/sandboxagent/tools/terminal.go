@@ -87,25 +87,41 @@ func newTerminal(c Config) *Terminal {
 func (t *Terminal) params() []param {
 	return []param{
 		{name: "command", kind: "string", required: true,
-			about: "The bash command. Empty: wait for more output of the command that runs. With is_input: text for the running program, or one key such as C-c, C-d, C-z, TAB, ESC, UP, ENTER."},
-		{name: "is_input", kind: "boolean", about: "The command is input for the program that runs in the terminal. Default: false."},
+			about: "The bash command. Empty: wait for more output of the command that runs. With is_input: " +
+				"text for the running program, or one key such as C-c, C-d, C-z, TAB, ESC, UP, ENTER."},
+		{
+			name:  "is_input",
+			kind:  "boolean",
+			about: "The command is input for the program that runs in the terminal. Default: false.",
+		},
 		{name: "timeout", kind: "number",
-			about: "Seconds after which the command is interrupted and, if it goes on, killed. Without it, control comes back to you when there is no output for " +
+			about: "Seconds after which the command is interrupted and, if it goes on, killed. Without it, " +
+				"control comes back to you when there is no output for " +
 				seconds(t.c.SoftTimeout) + " s, and the command goes on."},
-		{name: "reset", kind: "boolean", about: "Begin with a new shell and end everything that runs in the old one. Only for a terminal that does not react. Not with is_input."},
+		{
+			name: "reset",
+			kind: "boolean",
+			about: "Begin with a new shell and end everything that runs in the old one. " +
+				"Only for a terminal that does not react. Not with is_input.",
+		},
 	}
 }
 
 // Definition implements Tool.
 func (t *Terminal) Definition() Definition {
 	return Definition{
-		Name: TerminalName, Title: TerminalName, Kind: "TerminalTool",
-		ActionType: "TerminalAction", ObservationType: terminalObservation,
+		Name:            TerminalName,
+		Title:           TerminalName,
+		Kind:            "TerminalTool",
+		ActionType:      "TerminalAction",
+		ObservationType: terminalObservation,
 		Description: `Run a bash command in a shell that stays: the working directory, variables, functions and background jobs are kept from one command to the next.
 
 * One command runs at a time. Several lines are run in order; use && or ; to combine commands.
 * Do not use "set -e" or "exit" in the shell itself: they end it, and with it everything it keeps. Use a script or a subshell.
-* A command that gives no output for ` + seconds(t.c.SoftTimeout) + ` s returns exit code -1 and goes on. Then send an empty command to wait for more, text or a key with is_input=true, or C-c to interrupt it.
+* A command that gives no output for ` + seconds(
+			t.c.SoftTimeout,
+		) + ` s returns exit code -1 and goes on. Then send an empty command to wait for more, text or a key with is_input=true, or C-c to interrupt it.
 * Give a timeout to a command that may be quiet for long, such as an installation or tests, or that may hang.
 * Start servers in the background with their output in a file: python3 app.py > server.log 2>&1 &
 * Nobody answers questions of programs: prefer options such as --yes, and never open an editor or a pager.
@@ -130,7 +146,8 @@ func (t *Terminal) Parse(arguments string) (Call, error) {
 func (a *TerminalAction) check() error {
 	switch {
 	case len(a.Command) > maxCommand:
-		return fmt.Errorf("the command has %d bytes; at most %d are allowed; put the text into a file with file_editor", len(a.Command), maxCommand)
+		return fmt.Errorf("the command has %d bytes; at most %d are allowed; put the text into a file with file_editor",
+			len(a.Command), maxCommand)
 	case strings.ContainsRune(a.Command, 0):
 		return errors.New("the command has a NUL character in it, which a shell can't take")
 	case a.Timeout != nil && (*a.Timeout < 0 || *a.Timeout > maxWait.Seconds()):
@@ -178,7 +195,11 @@ func (t *Terminal) run(ctx context.Context, a TerminalAction) Observation {
 	}
 	t.shell.out.secrets(t.c.Secrets())
 	if a.Reset && strings.TrimSpace(a.Command) == "" {
-		return t.observe(a, "Terminal session has been reset. All previous environment variables and session state have been cleared.", Metadata{ExitCode: 0, PID: -1})
+		return t.observe(a,
+			"Terminal session has been reset. All previous environment variables and session state have been cleared.", Metadata{
+				ExitCode: 0,
+				PID:      -1,
+			})
 	}
 	key, isKey := keys(a.Command)
 	input := a.IsInput || t.shell.running && isKey
@@ -239,18 +260,25 @@ func (t *Terminal) start(ctx context.Context, a TerminalAction, note string) Obs
 			rest := s.out.take(true)
 			note += fmt.Sprintf("[The previous command has ended with exit code %d.]\n", last.exit)
 			if rest != "" {
-				note += "[Below is the rest of its output.]\n" + elide(rest, maxPrefix) + "\n[End of the output of the previous command.]\n"
+				note += "[Below is the rest of its output.]\n" + elide(rest,
+					maxPrefix) + "\n[End of the output of the previous command.]\n"
 			}
 			s.running = false
 		} else {
 			out := s.out.take(false)
 			m := t.metadata(stillRunning)
 			m.Prefix = note + "[Below is the output of the previous command.]\n"
-			m.Suffix = fmt.Sprintf("\n[Your command %q is NOT executed. The previous command is still running - You CANNOT send new commands until the previous command is completed. %s]", elide(a.Command, 200), howToGoOn)
+			m.Suffix = fmt.Sprintf(
+				"\n[Your command %q is NOT executed. The previous command is still running - You CANNOT send new commands until "+
+					"the previous command is completed. %s]",
+				elide(a.Command, 200),
+				howToGoOn,
+			)
 			return t.observe(a, out, m)
 		}
 	} else if rest := s.out.take(true); rest != "" {
-		note += "[Below is output of background processes since the last command.]\n" + elide(rest, maxPrefix) + "\n[End of that output.]\n"
+		note += "[Below is output of background processes since the last command.]\n" + elide(rest,
+			maxPrefix) + "\n[End of that output.]\n"
 	}
 	if err := s.begin(ctx, a.Command, t.exports(a.Command)); err != nil {
 		t.drop()
@@ -310,7 +338,8 @@ func (t *Terminal) wait(ctx context.Context, a TerminalAction, note string) Obse
 		last := s.out.prompted()
 		return t.ended(a, last, note, "")
 	case endedShell:
-		return t.lost(a, note, "\n[The shell has ended, by the command or by a signal. The next command runs in a new shell; variables and the working directory are lost.]")
+		return t.lost(a, note, "\n[The shell has ended, by the command or by a signal. "+
+			"The next command runs in a new shell; variables and the working directory are lost.]")
 	case endedSilent, endedLong:
 		out := s.out.take(false)
 		m := t.metadata(stillRunning)
@@ -332,7 +361,8 @@ func (t *Terminal) stop(a TerminalAction, why end, note string) Observation {
 		what = fmt.Sprintf("was ended because it took longer than its timeout of %g seconds", *a.Timeout)
 	}
 	if !t.shell.interrupt() {
-		return t.timedOut(t.lost(a, note, "\n[The command "+what+". It could not be ended alone: the shell was replaced, its variables and its working directory are lost.]"), why)
+		return t.timedOut(t.lost(a, note, "\n[The command "+what+". It could not be ended alone: the shell was replaced, "+
+			"its variables and its working directory are lost.]"), why)
 	}
 	last := t.shell.out.prompted()
 	return t.timedOut(t.ended(a, last, note, "\n[The command "+what+".]"), why)

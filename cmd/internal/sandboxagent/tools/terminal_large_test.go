@@ -30,7 +30,8 @@ func TestTerminal_LargeOutput(t *testing.T) {
 	if n := utf8.RuneCountInString(o.out()); n > maxOutput || n < maxOutput-100 || o.code() != 0 {
 		t.Errorf("%d characters, %d", n, o.code())
 	}
-	if !strings.HasPrefix(o.out(), "the beginning\n0123456789\n") || !strings.HasSuffix(o.out(), "\nthe end") || !strings.Contains(o.out(), "characters left out") {
+	if !strings.HasPrefix(o.out(), "the beginning\n0123456789\n") || !strings.HasSuffix(o.out(), "\nthe end") ||
+		!strings.Contains(o.out(), "characters left out") {
 		t.Errorf("the output is cut wrongly: %.100q", o.out())
 	}
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 8<<20 {

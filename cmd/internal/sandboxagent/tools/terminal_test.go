@@ -126,7 +126,8 @@ func TestTerminal_StateStays(t *testing.T) {
 		}
 	}
 	o := s.sh(t, args{"command": "cd " + dir + "; sleep 100 &"})
-	if *o.Meta.WorkingDir != dir || o.Meta.PID <= 0 || o.Meta.Hostname == nil || *o.Meta.Username != "root" && os.Getuid() == 0 {
+	if *o.Meta.WorkingDir != dir || o.Meta.PID <= 0 || o.Meta.Hostname == nil ||
+		*o.Meta.Username != "root" && os.Getuid() == 0 {
 		t.Errorf("the metadata is %s", o.raw)
 	}
 	text := ForModel(o.raw)[0].Text
@@ -152,14 +153,17 @@ func TestTerminal_LongCommand(t *testing.T) {
 // TestTerminal_SoftTimeoutAndInput starts a program that is silent and reads, and talks to it.
 func TestTerminal_SoftTimeoutAndInput(t *testing.T) {
 	s, _ := opened(t, func(c *Config) { c.SoftTimeout = 1500 * time.Millisecond })
-	if o := s.sh(t, args{"command": ""}); !o.IsError || !strings.Contains(o.out(), "No previous running command to retrieve") {
+	if o := s.sh(t, args{"command": ""}); !o.IsError || !strings.Contains(o.out(),
+		"No previous running command to retrieve") {
 		t.Errorf("without a command: %s", o.raw)
 	}
-	if o := s.sh(t, args{"command": "y", "is_input": true}); !o.IsError || !strings.Contains(o.out(), "No previous running command to interact") {
+	if o := s.sh(t, args{"command": "y", "is_input": true}); !o.IsError ||
+		!strings.Contains(o.out(), "No previous running command to interact") {
 		t.Errorf("input without a command: %s", o.raw)
 	}
 	o := s.sh(t, args{"command": "echo begun; read a; echo got $a; read b; echo end $b"})
-	if o.code() != -1 || o.out() != "begun" || !strings.Contains(o.Meta.Suffix, "no new output after 1.5 seconds") || o.Timeout {
+	if o.code() != -1 || o.out() != "begun" || !strings.Contains(o.Meta.Suffix, "no new output after 1.5 seconds") ||
+		o.Timeout {
 		t.Fatalf("a silent command: %s", o.raw)
 	}
 	if o := s.sh(t, args{"command": "echo other"}); o.code() != -1 || !strings.Contains(o.Meta.Suffix, "NOT executed") {
@@ -263,7 +267,12 @@ func TestTerminal_InterruptAtThePrompt(t *testing.T) {
 // TestTerminal_ShellEnds ends the shell in several ways; each is told, and a new one is there.
 func TestTerminal_ShellEnds(t *testing.T) {
 	s, _ := opened(t, nil)
-	for command, code := range map[string]int{"exit 3": 3, "kill -9 $$": -1, "set -e; false; echo not this": 1, "exec sh -c 'exit 4'": 4} {
+	for command, code := range map[string]int{
+		"exit 3":                       3,
+		"kill -9 $$":                   -1,
+		"set -e; false; echo not this": 1,
+		"exec sh -c 'exit 4'":          4,
+	} {
 		o := s.sh(t, args{"command": command})
 		if o.code() != code || !o.IsError || !strings.Contains(o.Meta.Suffix, "The shell has ended") {
 			t.Errorf("%q: %s", command, o.raw)
@@ -276,7 +285,8 @@ func TestTerminal_ShellEnds(t *testing.T) {
 	o := s.sh(t, args{"command": "echo $$; (sleep 0.2; kill -9 $$) & disown"})
 	pid, _ := strconv.Atoi(strings.Fields(o.out())[0])
 	until(t, "the shell's end", func() bool { _, _, there := stat(pid); return !there })
-	if o := s.sh(t, args{"command": "echo new"}); o.out() != "new" || !strings.Contains(o.Meta.Prefix, "replaced by a new one") {
+	if o := s.sh(t, args{"command": "echo new"}); o.out() != "new" ||
+		!strings.Contains(o.Meta.Prefix, "replaced by a new one") {
 		t.Errorf("after the end between calls: %s", o.raw)
 	}
 	if o := s.sh(t, args{"command": "", "reset": true}); o.IsError || !strings.Contains(o.out(), "has been reset") {
@@ -306,7 +316,12 @@ func until(t *testing.T, what string, is func() bool) {
 func TestTerminal_Interrupt(t *testing.T) {
 	s, _ := opened(t, nil)
 	s.sh(t, args{"command": "v=1"})
-	for _, command := range []string{"sleep 1000", `bash -c 'trap "" INT TERM HUP; while :; do sleep 0.1; done'`, "yes", "cat"} {
+	for _, command := range []string{
+		"sleep 1000",
+		`bash -c 'trap "" INT TERM HUP; while :; do sleep 0.1; done'`,
+		"yes",
+		"cat",
+	} {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(200*time.Millisecond, cancel)
 		o := s.shCtx(t, ctx, args{"command": command})
@@ -328,7 +343,11 @@ func TestTerminal_Interrupt(t *testing.T) {
 // session of its own, one that keeps the terminal open. The shell goes on, and Close ends them all.
 func TestTerminal_DaemonsKeepTheTerminal(t *testing.T) {
 	s, dir := opened(t, nil)
-	o := s.sh(t, args{"command": `sleep 1000 & nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & setsid sh -c 'sleep 1003 & sleep 1004' </dev/null >/dev/null 2>&1 & (trap "" HUP TERM INT; exec sleep 1005) & disown -a; echo ok`})
+	o := s.sh(t,
+		args{
+			"command": `sleep 1000 & nohup sleep 1001 >/dev/null 2>&1 & setsid sleep 1002 & setsid sh -c 'sleep 1003 & sleep ` +
+				`1004' </dev/null >/dev/null 2>&1 & (trap "" HUP TERM INT; exec sleep 1005) & disown -a; echo ok`,
+		})
 	if !strings.HasSuffix(o.out(), "ok") || o.code() != 0 {
 		t.Fatalf("starting daemons: %s", o.raw)
 	}
@@ -350,7 +369,11 @@ func TestTerminal_DaemonsKeepTheTerminal(t *testing.T) {
 // TestTerminal_MarkerCantBeForged prints what looks like markers, and the shell's own functions.
 func TestTerminal_MarkerCantBeForged(t *testing.T) {
 	s, _ := opened(t, nil)
-	o := s.sh(t, args{"command": `printf '\033]%s;0;1;/x\a' AAAAAAAAAAAAAAAAAAAAAAAAAA; declare -f; set; env; cat /proc/$$/environ /proc/$$/cmdline | tr '\0' '\n'; sleep 0.3; echo the end; false`})
+	o := s.sh(t,
+		args{
+			"command": `printf '\033]%s;0;1;/x\a' AAAAAAAAAAAAAAAAAAAAAAAAAA; declare -f; set; env; ` +
+				`cat /proc/$$/environ /proc/$$/cmdline | tr '\0' '\n'; sleep 0.3; echo the end; false`,
+		})
 	if o.code() != 1 || !strings.HasSuffix(o.out(), "the end") {
 		t.Errorf("the end came early: %d %.300q", o.code(), o.out())
 	}
@@ -374,11 +397,18 @@ func TestTerminal_Secrets(t *testing.T) {
 	if o.out() != "0\nOTHER=<secret-hidden>" {
 		t.Errorf("the environment: %s", o.raw)
 	}
-	if o := s.sh(t, args{"command": "echo ${MY_TOKENS-unset}; printf %s \"$MY_TOKEN\" | wc -c; printf %s \"$MY_TOKEN\""}); o.out() != "unset\n"+strconv.Itoa(len(values["MY_TOKEN"]))+"\n<secret-hidden>" {
+	if o := s.sh(t,
+		args{
+			"command": "echo ${MY_TOKENS-unset}; printf %s \"$MY_TOKEN\" | wc -c; printf %s \"$MY_TOKEN\"",
+		}); o.out() != "unset\n"+strconv.Itoa(len(values["MY_TOKEN"]))+"\n<secret-hidden>" {
 		t.Errorf("a secret: %s", o.raw)
 	}
 	// Byte by byte, and with the call's end in the middle.
-	o = s.sh(t, args{"command": "v=$OTHER; for ((i=0; i<${#v}; i++)); do printf %s \"${v:i:1}\"; sleep 0.02; done; printf 'oth'; sleep 3; printf 'er-value|'; printf other-valu"})
+	o = s.sh(t,
+		args{
+			"command": "v=$OTHER; for ((i=0; i<${#v}; i++)); do printf %s \"${v:i:1}\"; sleep 0.02; done; printf 'oth'; " +
+				"sleep 3; printf 'er-value|'; printf other-valu",
+		})
 	if o.out() != "<secret-hidden>" || o.code() != -1 {
 		t.Errorf("the first half: %s", o.raw)
 	}
@@ -417,7 +447,12 @@ func TestTerminal_DiskFull(t *testing.T) {
 
 // TestTerminal_StartFile survives a start file that ends, hangs on input or breaks the shell.
 func TestTerminal_StartFile(t *testing.T) {
-	for _, rc := range []string{"exit 3", "exec false", "PS1=x; PROMPT_COMMAND='echo p'; set -u; alias l='echo alias'", "echo noise; read x </dev/null"} {
+	for _, rc := range []string{
+		"exit 3",
+		"exec false",
+		"PS1=x; PROMPT_COMMAND='echo p'; set -u; alias l='echo alias'",
+		"echo noise; read x </dev/null",
+	} {
 		home := t.TempDir()
 		if err := os.WriteFile(home+"/.bashrc", []byte(rc), 0o600); err != nil {
 			t.Fatal(err)
@@ -460,7 +495,8 @@ func TestTerminal_CloseEndsACall(t *testing.T) {
 func TestTerminal_TheShellIsSpoilt(t *testing.T) {
 	var all sync.WaitGroup
 	for _, command := range []string{
-		"exec <&-", "exec >&- 2>&-", "exec </dev/null >/dev/null 2>&1", "kill -STOP $$", "stty raw -echo; stty intr x", "exec bash --norc",
+		"exec <&-", "exec >&- 2>&-", "exec </dev/null >/dev/null 2>&1", "kill -STOP $$", "stty raw -echo; stty intr x",
+		"exec bash --norc",
 		"enable -n eval printf read; unset PROMPT_COMMAND", "exec 0</dev/zero", "trap exit DEBUG",
 	} {
 		all.Go(func() {
@@ -474,7 +510,8 @@ func TestTerminal_TheShellIsSpoilt(t *testing.T) {
 					break
 				}
 			}
-			if o = s.sh(t, args{"command": "echo new; stty -a | grep -c 'intr = ^C'", "reset": true}); o.out() != "new\n1" || o.code() != 0 {
+			if o = s.sh(t, args{"command": "echo new; stty -a | grep -c 'intr = ^C'", "reset": true}); o.out() != "new\n1" ||
+				o.code() != 0 {
 				t.Errorf("the new shell after %q: %s", command, o.raw)
 			}
 		})

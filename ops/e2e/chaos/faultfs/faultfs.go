@@ -123,7 +123,8 @@ func (f *FS) Close() error {
 func (f *FS) strike(ctx context.Context, o Operation, path string) syscall.Errno {
 	f.mu.Lock()
 	fault, cleared := f.fault, f.cleared
-	if fault == nil || !strings.Contains(path, fault.Path) || !fault.befalls(o) || fault.Times > 0 && f.hits >= fault.Times {
+	if fault == nil || !strings.Contains(path, fault.Path) || !fault.befalls(o) ||
+		fault.Times > 0 && f.hits >= fault.Times {
 		f.mu.Unlock()
 		return 0
 	}
@@ -186,7 +187,12 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 }
 
 // Create implements fs.NodeCreater.
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(
+	ctx context.Context,
+	name string,
+	flags, mode uint32,
+	out *fuse.EntryOut,
+) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	inode, h, fuseFlags, e := n.LoopbackNode.Create(ctx, name, flags, mode, out)
 	if e != 0 {
 		return nil, nil, 0, e

@@ -55,7 +55,8 @@ func (c Config) HCL() string {
 		limits = unlimited
 	}
 	if c.Certificate != "" {
-		certificate = fmt.Sprintf("  tls {\n    cert_file = %q\n    key_file  = %q\n  }\n", c.Certificate+".pem", c.Certificate+"-key.pem")
+		certificate = fmt.Sprintf("  tls {\n    cert_file = %q\n    key_file  = %q\n  }\n", c.Certificate+".pem",
+			c.Certificate+"-key.pem")
 	}
 	if c.Raft != "" {
 		raft = "raft {\n" + c.Raft + "\n}\n"
@@ -96,5 +97,6 @@ git {
 }
 `, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, drain, certificate,
 		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
-		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID, c.Secrets) + limits + log + sandboxes + c.More
+		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID,
+		c.Secrets) + limits + log + sandboxes + c.More
 }
