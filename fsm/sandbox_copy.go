@@ -135,8 +135,8 @@ func (t *transaction) moving(id string, attempt uint64) (*Sandbox, *Error) {
 }
 
 // SandboxMovedBody ends a move: Home is the sandbox's workspace from now on. Home.From,
-// Home.Orphan and Home.Generation are Apply's to set. A version of the former job can't be reverted to, and observations of
-// before are dropped.
+// Home.Orphan and Home.Generation are Apply's to set. A version of the former job can't be reverted
+// to, and observations of before are dropped.
 type SandboxMovedBody struct {
 	ID      string `json:"id"`
 	Attempt uint64 `json:"attempt"`

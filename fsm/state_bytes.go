@@ -34,8 +34,8 @@ const (
 
 // rowBytes returns what a row counts for in its user's state: settings, names of secrets, git
 // providers, sandboxes, conversations, start tasks and results of commands, and the secrets that they
-// refer to or did until ReplacedTTL ago. Other rows count for nothing, because only operators and the leader write them. It depends
-// on the row alone.
+// refer to or did until ReplacedTTL ago. Other rows count for nothing, because only operators and the
+// leader write them. It depends on the row alone.
 func (m *meta) rowBytes(row any) (user string, bytes int) {
 	if !m.active(VersionRoom) {
 		return textBytesOf(row)

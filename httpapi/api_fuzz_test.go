@@ -46,7 +46,8 @@ func newFuzzed(t *testing.T) *fuzzed {
 			canary = bobsCanary
 		}
 		h.do(key, "POST", settingsPath, `{"llm_model":"m","llm_api_key":"`+canary+`","git_user_name":"`+canary+`",
-		  "secrets_store":{"provider_tokens":{"github":{"token":"`+canary+`"}},"custom_secrets":{"N":{"secret":"`+canary+`"}}}}`).want(t, 200)
+		  "secrets_store":{"provider_tokens":{"github":{"token":"`+canary+`"}},
+		  "custom_secrets":{"N":{"secret":"`+canary+`"}}}}`).want(t, 200)
 		sb := h.createSandbox(key)
 		h.observe(sb, running())
 		conv := h.conversation(user, sb, func(c *fsm.Conversation) { c.Title = ptr(canary) })

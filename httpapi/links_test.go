@@ -47,7 +47,10 @@ func TestLinks(t *testing.T) {
 			change: func(c *Config) { c.Proxy.PublicURL = "https://api.example.org:8443/" },
 			want:   "https://api.example.org:8443/sandboxes/" + h.id + "/WORKER_1",
 		},
-		"domain": {change: func(c *Config) { c.Proxy.PublicURL, c.Proxy.Domain = "https://api.example.org:8443", "box.example.org" },
+		"domain": {
+			change: func(c *Config) {
+				c.Proxy.PublicURL, c.Proxy.Domain = "https://api.example.org:8443", "box.example.org"
+			},
 			want: "https://worker-1-" + strings.ToLower(h.id) + ".box.example.org:8443"},
 		"direct": {
 			change: func(c *Config) { c.SandboxURL = "http://{address}:{port}/" },

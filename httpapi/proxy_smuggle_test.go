@@ -314,7 +314,8 @@ func TestSiege_PathTricks(t *testing.T) {
 				for _, method := range []string{"GET", "POST", "CONNECT"} {
 					before, seen := s.bobs.count(), len(s.logs.String())
 					text := fill.Replace(
-						method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\nX-Session-API-Key: " + s.key + "\r\nX-Forwarded-Host: worker-1-{bobs}." + fuzzDomain +
+						method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\nX-Session-API-Key: " + s.key +
+							"\r\nX-Forwarded-Host: worker-1-{bobs}." + fuzzDomain +
 							"\r\nX-Original-URL: /api/v1/operator/keys\r\nX-Rewrite-URL: /sandboxes/{bobs}/WORKER_1/\r\nContent-Length: " +
 							"0\r\nConnection: close\r\n\r\n",
 					)

@@ -154,7 +154,8 @@ func TestProxy_PathsArriveAsTheyWere(t *testing.T) {
 		"/sandboxes/x/AGENT_SERVER/y", "/%00", "/%0d%0aX:%20y", "/a?b", "/?", "/?x=%zz&y=;", "/a?b#"} {
 		want, _, _ := strings.Cut(rest, "#")
 		answer := h.raw(
-			"GET " + proxy.Path + h.id + "/AGENT_SERVER" + want + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.key + "\r\nConnection: close\r\n\r\n",
+			"GET " + proxy.Path + h.id + "/AGENT_SERVER" + want + " HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " +
+				h.key + "\r\nConnection: close\r\n\r\n",
 		)
 		if !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
 			t.Errorf("%s: %.80q", rest, answer)

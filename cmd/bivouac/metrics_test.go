@@ -165,7 +165,8 @@ node: take the ` + "`max`" + `, not the ` + "`sum`" + `. Only the leader runs th
 leader stand still.
 
 Metrics of Nomad, of the secret store and of hashicorp/raft are those of ` + "`bivouac server`" + `; those of
-backups exist where ` + "`backup { dir }`" + ` is set. Metrics that begin with ` + "`go_`" + ` and ` + "`process_`" + ` are the Go
+backups exist where ` + "`backup { dir }`" + ` is set. Metrics that begin with ` + "`go_`" +
+	` and ` + "`process_`" + ` are the Go
 client library's.
 
 | name | type | labels | what |

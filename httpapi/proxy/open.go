@@ -118,7 +118,7 @@ const openScript = `
 
 // openPage replaces a page for which a browser has no permission.
 //
-//nolint:gochecknoglobals // read-only
+//nolint:gochecknoglobals,lll // read-only; lines of HTML
 var openPage = template.Must(template.New("open").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Open a sandbox</title></head>
 <body data-base="{{.}}"><h1>No permission for this sandbox</h1>

@@ -125,7 +125,7 @@ func isPageView(r *http.Request) bool {
 
 // pausedPage replaces a page of a paused sandbox. Its form requests the same page with wake=true.
 //
-//nolint:gochecknoglobals // read-only
+//nolint:gochecknoglobals,lll // read-only; lines of HTML
 var pausedPage = template.Must(template.New("paused").Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Sandbox paused</title></head>
 <body><h1>The sandbox is paused</h1>

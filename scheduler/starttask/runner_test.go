@@ -233,7 +233,10 @@ func TestStartTask_Failures(t *testing.T) {
 		"no spec": {world: func(w *taskWorld) { w.must("", &fsm.SpecDeleteBody{ID: "local"}) }, want: "no sandbox spec yet"},
 		"sandbox in error": {world: func(w *taskWorld) { w.state, w.detail = fsm.SandboxError, "no client has room" },
 			want: "is in ERROR: no client has room"},
-		"client drained": {world: func(w *taskWorld) { w.state, w.detail = fsm.SandboxPaused, "its Nomad client one is drained" },
+		"client drained": {
+			world: func(w *taskWorld) {
+				w.state, w.detail = fsm.SandboxPaused, "its Nomad client one is drained"
+			},
 			want: "is in PAUSED: its Nomad client one is drained"},
 		"agent refuses": {world: func(w *taskWorld) { w.agents.fail = []error{errRefused} }, want: "no **********"},
 		"unknown profile": {

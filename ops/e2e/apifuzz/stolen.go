@@ -62,7 +62,8 @@ func (w *World) places() []map[string]string {
 // targets fills an operation's path with ids of A, of B and of no one, and adds the key to the
 // query.
 func (w *World) targets(op *operation) []string {
-	query := "?session_api_key=" + w.a.sandboxKey + "&tkn=" + w.a.sandboxKey + "&id=" + w.b.sandbox + "&ids=" + w.b.conversation + "&sandbox_id__eq=" + w.b.sandbox
+	query := "?session_api_key=" + w.a.sandboxKey + "&tkn=" + w.a.sandboxKey + "&id=" + w.b.sandbox + "&ids=" +
+		w.b.conversation + "&sandbox_id__eq=" + w.b.sandbox
 	if !strings.Contains(op.path, "{") {
 		return []string{op.path + query}
 	}

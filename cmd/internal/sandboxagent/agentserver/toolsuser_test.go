@@ -106,7 +106,8 @@ func TestToolsUser_OwnsTheWorkspaceAndNothingElse(t *testing.T) {
 	}
 	// A command's file that only its user may read is read as that user.
 	s.shellOf(
-		"umask 077; echo secret > " + project + "/closed.txt; git init -q " + project + "/repo; echo x > " + project + "/repo/x",
+		"umask 077; echo secret > " + project + "/closed.txt; git init -q " + project +
+			"/repo; echo x > " + project + "/repo/x",
 	)
 	if got := s.want(200, "GET", "/api/file/download?path="+url.QueryEscape(project+"/closed.txt"),
 		""); got != "secret\n" {

@@ -88,6 +88,8 @@ func (*fileEditor) params() []param {
 }
 
 // Definition implements Tool.
+//
+//nolint:lll // a paragraph of the description is a line
 func (e *fileEditor) Definition() Definition {
 	return Definition{
 		Name: FileEditorName, Title: FileEditorName, Kind: "FileEditorTool",

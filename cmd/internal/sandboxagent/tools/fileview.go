@@ -145,10 +145,11 @@ func (e *fileEditor) viewDirectory(a fileEditorAction, path string) (Observation
 			strconv.Itoa(len(list)-maxEntries)+" entries are not shown. View a directory below it, or use find.")
 		list = list[:maxEntries]
 	}
-	text := "Here's the files and directories up to 2 levels deep in " + a.Path + ", excluding hidden items:\n" + strings.Join(
-		list,
-		"\n",
-	) + note
+	text := "Here's the files and directories up to 2 levels deep in " + a.Path + ", excluding hidden items:\n" +
+		strings.Join(
+			list,
+			"\n",
+		) + note
 	if hiddenOnes > 0 {
 		text += fmt.Sprintf(
 			"\n\n%d hidden files/directories in this directory are excluded. You can use 'ls -la %s' to see them.",

@@ -69,6 +69,8 @@ func (*taskTracker) params() []param {
 }
 
 // Definition implements Tool.
+//
+//nolint:lll // a paragraph of the description is a line
 func (t *taskTracker) Definition() Definition {
 	return Definition{
 		Name: TaskTrackerName, Title: TaskTrackerName, Kind: "TaskTrackerTool",

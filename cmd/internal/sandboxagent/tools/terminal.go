@@ -108,6 +108,8 @@ func (t *Terminal) params() []param {
 }
 
 // Definition implements Tool.
+//
+//nolint:lll // a paragraph of the description is a line
 func (t *Terminal) Definition() Definition {
 	return Definition{
 		Name:            TerminalName,
