@@ -99,6 +99,11 @@ func (t *Transport) serve(c *streamConn) {
 			pass(rpc)
 		case <-ctx.Done():
 			_ = inner.Close()
+			select {
+			case <-one.conns: // inner ended before it took the connection, and does not close it
+				_ = c.Close()
+			default:
+			}
 			return
 		}
 	}

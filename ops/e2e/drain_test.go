@@ -16,7 +16,8 @@ import (
 
 // TestDrain drains a Nomad client in a cluster in which nothing else happens, with Nomad's ACLs. Without
 // alloc-exec it is refused and pauses nothing. When that is taken away after the trial, one sandbox is
-// paused, and runs again where it was. With the shipped policy everything is moved.
+// paused, and runs again where it was. With the shipped policy everything is moved, a file of only holes,
+// too, and new sandboxes go to the other client.
 func TestDrain(t *testing.T) {
 	f := testcluster.Start(t, testcluster.Options{ACL: true})
 	first, err := f.Nomad.NodeID(t.Context())
@@ -28,6 +29,9 @@ func TestDrain(t *testing.T) {
 	f.Eligible(t, first, false)
 	ids := []string{m.begin(t), m.begin(t)}
 	f.Eligible(t, first, true)
+	const holes = `cd "$(dirname "$OH_CONVERSATIONS_PATH")" && `
+	_, err = m.node.AwaitSandbox(t, ids[0], "RUNNING").Shell(holes + "truncate -s 64M holes && echo made")
+	m.must(t, err)
 	before := map[string][]string{}
 	for _, id := range ids {
 		before[id] = m.placed(t, id)
@@ -94,7 +98,13 @@ func TestDrain(t *testing.T) {
 	for _, id := range ids {
 		m.runs(t, id, first, "was moved here from the Nomad client")
 	}
+	size, err := m.node.AwaitSandbox(t, ids[0], "RUNNING").Shell(holes + "stat -c '%s %b' holes")
+	m.must(t, err)
+	if bytes, blocks, _ := strings.Cut(size, " "); bytes != "67108864" || blocks != "0" {
+		t.Errorf("the file of only holes has %s bytes in %s blocks", bytes, blocks)
+	}
 	t.Logf("--- verdict: with the shipped policy both were moved, with their files")
+	m.newGoTo(t, first)
 }
 
 // TestDrain_InError drains a client on which there is nothing but a sandbox in ERROR, whose agent server
