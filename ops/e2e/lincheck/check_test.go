@@ -46,6 +46,35 @@ func talkOp(do, title string, there bool) Op {
 	return op
 }
 
+// TestJudge_ManyDeletions: deletions of unknown outcome are decided about, however many there are.
+func TestJudge_ManyDeletions(t *testing.T) {
+	t.Parallel()
+	history := func(last string) []Op {
+		ops := []Op{at(0, 1, boxOp(Create, true, ""))}
+		for i := range 30 {
+			for k, do := range []string{Delete, Pause, Resume, Delete} {
+				op := at(10*i+2+k, 10*i+3+k, boxOp(do, false, ""))
+				op.Outcome = Unknown
+				ops = append(ops, op)
+			}
+			if i == 1 {
+				ops = append(ops, at(10*i+7, 10*i+8, boxOp(Read, true, "RUNNING")), at(10*i+8, 10*i+9, boxOp(Read, false, "")))
+			}
+		}
+		return append(ops, at(400, 401, boxOp(Read, last != "", last)))
+	}
+	paused := append(history(""), at(500, 501, boxOp(Read, true, "PAUSED")))
+	if v := Judge(paused[1:], t.TempDir()); len(v.Wrong) != 1 {
+		t.Errorf("PAUSED when it is gone: %q", v.Wrong)
+	}
+	if v := Judge(history(""), t.TempDir()); len(v.Wrong) > 0 {
+		t.Errorf("a deletion at some time: %q", v.Wrong)
+	}
+	if v := Judge(history("RUNNING"), t.TempDir()); len(v.Wrong) != 1 || !strings.Contains(v.Wrong[0], "has no order") {
+		t.Errorf("a sandbox that comes back: %q", v.Wrong)
+	}
+}
+
 func TestJudge(t *testing.T) {
 	nothing := func(op *Op) { op.Outcome = Nothing }
 	unknown := func(op *Op) { op.Outcome = Unknown }

@@ -88,9 +88,12 @@ func prune(ops []Op) []Op {
 	}
 	g := newGroup(ops)
 	var kept []Op
+	box := newSandboxBounds(ops)
 	for _, op := range ops {
 		if op.Outcome == Unknown {
 			switch {
+			case op.Object == Sandbox && op.Do != Create && op.Do != Replay:
+				op.Return = box.within(op)
 			case op.Do == Delete && op.Of != "":
 				op.Call, op.Return = g.deletedWithin(op, ops)
 			case op.Do == Replay: // changes nothing
@@ -110,6 +113,53 @@ func prune(ops []Op) []Op {
 		kept = append(kept, op)
 	}
 	return kept
+}
+
+// sandboxBounds say which changes of unknown outcome of one sandbox can matter.
+type sandboxBounds struct {
+	// gone is when a response first says that the sandbox is gone. It never comes back.
+	gone time.Duration
+	// paused is when the last response that shows it PAUSED has arrived.
+	paused           time.Duration
+	deleted, resumed bool
+}
+
+func newSandboxBounds(ops []Op) *sandboxBounds {
+	b := &sandboxBounds{gone: forever}
+	for _, op := range ops {
+		if op.Object != Sandbox || op.Outcome != Done || op.Stale || op.Do == Replay {
+			continue
+		}
+		if !op.Out.There {
+			b.gone = min(b.gone, op.Return)
+		}
+		if op.Do == Read && op.Out.A == shownPaused {
+			b.paused = max(b.paused, op.Return)
+		}
+	}
+	return b
+}
+
+// within returns the end of the time in which the change may take effect, 0 for one that can't matter:
+// it is called when the sandbox is gone; it is a pause, and nothing shows PAUSED any more; or it is the
+// second deletion, or the second resume after the last PAUSED, and the first may take effect whenever it
+// may. The ops come in the order of their calls.
+func (b *sandboxBounds) within(op Op) time.Duration {
+	switch {
+	case op.Call >= b.gone, op.Do == Pause && op.Call >= b.paused:
+		return 0
+	case op.Do == Delete:
+		if b.deleted {
+			return 0
+		}
+		b.deleted = true
+	case op.Do == Resume && op.Call >= b.paused:
+		if b.resumed {
+			return 0
+		}
+		b.resumed = true
+	}
+	return forever
 }
 
 // seenBy returns the end of the first response that shows the value of a write of unknown
