@@ -239,8 +239,8 @@ func deliverEntry(batch []*proposal, future raft.ApplyFuture, err error) {
 	// entry.
 	all := outcome{status: maybeCommitted}
 	switch {
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err,
-		raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout),
+		errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		all = outcome{}
 	case err == nil:
 		if answers, ok := future.Response().([]applied); ok && len(answers) == len(batch) {

@@ -100,8 +100,8 @@ func (n *Node) changed(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err,
-		raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout),
+		errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "leadership moved; nothing was done"))
 	default:
 		return n.orStopping(fsm.Errorf(fsm.CodeOutcomeUnknown, "changing the membership: %v", err))

@@ -51,9 +51,8 @@ func TestForeign(t *testing.T) {
 		switch {
 		case strings.Contains(tt.path, "start-tasks?"):
 			id = task.ID
-		case strings.HasPrefix(tt.path,
-			pathConversations+"/ID"), strings.Contains(tt.path,
-			"conversation_id"), strings.Contains(tt.path, "ids="), tt.body != "":
+		case strings.HasPrefix(tt.path, pathConversations+"/ID"), strings.Contains(tt.path, "conversation_id"),
+			strings.Contains(tt.path, "ids="), tt.body != "":
 			id = conv
 		}
 		ask := func(id string) reply {

@@ -134,20 +134,33 @@ func TestJudge(t *testing.T) {
 		},
 		"not the last one": {[]Op{at(0, 1, put("a").with(index(5))), at(2, 3, put("b").with(index(6))),
 			at(0, 9, got("a").with(index(7)))}, "not the last one"},
-		"a conversation": {[]Op{at(0, 1,
-			talkOp(Create, "a", true)), at(2, 3, talkOp(Rename, "b", true)), at(4, 5, talkOp(Read, "b", true)),
-			at(6, 7,
-				talkOp(Delete, "", true)), at(8, 9,
-				talkOp(Read, "", false)), at(10, 11, talkOp(Rename, "c", false).with(func(op *Op) { op.Out = Value{} }))}, ""},
+		"a conversation": {
+			[]Op{
+				at(0, 1, talkOp(Create, "a", true)),
+				at(2, 3, talkOp(Rename, "b", true)),
+				at(4, 5, talkOp(Read, "b", true)),
+				at(6, 7, talkOp(Delete, "", true)),
+				at(8, 9, talkOp(Read, "", false)),
+				at(10, 11, talkOp(Rename, "c", false).with(func(op *Op) { op.Out = Value{} })),
+			},
+			"",
+		},
 		"one that comes back": {
 			[]Op{at(0, 1, talkOp(Create, "a", true)), at(2, 3, talkOp(Delete, "", true)), at(4, 5, talkOp(Read, "a", true))},
 			"has no order",
 		},
-		"a sandbox": {[]Op{at(0, 1,
-			boxOp(Create, true, "")), at(2, 3, boxOp(Read, true, "STARTING")), at(4, 5, boxOp(Pause, true, "")),
-			at(6, 7,
-				boxOp(Read, true, "RUNNING")), at(8, 9,
-				boxOp(Read, true, "PAUSED")), at(10, 11, boxOp(Resume, true, "")), at(12, 13, boxOp(Read, true, "STARTING"))}, ""},
+		"a sandbox": {
+			[]Op{
+				at(0, 1, boxOp(Create, true, "")),
+				at(2, 3, boxOp(Read, true, "STARTING")),
+				at(4, 5, boxOp(Pause, true, "")),
+				at(6, 7, boxOp(Read, true, "RUNNING")),
+				at(8, 9, boxOp(Read, true, "PAUSED")),
+				at(10, 11, boxOp(Resume, true, "")),
+				at(12, 13, boxOp(Read, true, "STARTING")),
+			},
+			"",
+		},
 		"a pause undone": {
 			[]Op{
 				at(0, 1, boxOp(Create, true, "")),
@@ -161,9 +174,16 @@ func TestJudge(t *testing.T) {
 			[]Op{at(0, 1, boxOp(Create, true, "")), at(2, 3, boxOp(Read, true, "PAUSED"))},
 			"has no order",
 		},
-		"a pause replayed": {[]Op{at(0, 1,
-			boxOp(Create, true, "")), at(2, 3, boxOp(Pause, true, "")), at(4, 5, boxOp(Resume, true, "")),
-			at(6, 7, boxOp(Replay, true, "")), at(8, 9, boxOp(Read, true, "PAUSED"))}, "has no order"},
+		"a pause replayed": {
+			[]Op{
+				at(0, 1, boxOp(Create, true, "")),
+				at(2, 3, boxOp(Pause, true, "")),
+				at(4, 5, boxOp(Resume, true, "")),
+				at(6, 7, boxOp(Replay, true, "")),
+				at(8, 9, boxOp(Read, true, "PAUSED")),
+			},
+			"has no order",
+		},
 		"deleted and there": {
 			[]Op{at(0, 1, boxOp(Create, true, "")), at(2, 3, boxOp(Delete, true, "")), at(4, 5, boxOp(Read, true, "RUNNING"))},
 			"has no order",

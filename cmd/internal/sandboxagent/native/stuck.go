@@ -33,8 +33,8 @@ func (e *Engine) repeats() (engine.Outcome, error) {
 	turns := turnsOf(events)
 	failures := sameErrors(turns)
 	switch {
-	case monologue(events) >= stuckMonologue, failures > stuckErrors, sameResults(turns,
-		1) >= stuckSame, sameResults(turns, 2) >= stuckAlternating:
+	case monologue(events) >= stuckMonologue, failures > stuckErrors,
+		sameResults(turns, 1) >= stuckSame, sameResults(turns, 2) >= stuckAlternating:
 		return engine.Stuck, nil
 	case failures == stuckErrors && !hinted(events):
 		return engine.Continue, e.conv.Append(nudge(nudgeErrors))

@@ -147,8 +147,8 @@ func TestView_Pairs(t *testing.T) {
 	}
 	list := messages(view([]event.Event{
 		userMessage(event.SourceUser, "first"),
-		act("r1", "a"), act("r1", "b"), userMessage(event.SourceUser,
-			"meanwhile"), reject("b", "b"), reject("a", "a"), reject("a", "again"),
+		act("r1", "a"), act("r1", "b"), userMessage(event.SourceUser, "meanwhile"),
+		reject("b", "b"), reject("a", "a"), reject("a", "again"),
 		act("r2", "a"), reject("gone", "gone"),
 	}), false)
 	var got []string
