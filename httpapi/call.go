@@ -86,16 +86,16 @@ func (c *call) operatorCtx() context.Context {
 		cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key})
 }
 
-// leaveSeat ends the request's part in the admission. Sending the answer needs none: it waits for
+// leaveSlot ends the request's part in the admission. Sending the answer needs none: it waits for
 // the client.
-func (c *call) leaveSeat() {
+func (c *call) leaveSlot() {
 	c.slot.leave()
 	c.slot = nil
 }
 
 // close releases the context that ctx created, the answer's budget and the slot.
 func (c *call) close() {
-	c.leaveSeat()
+	c.leaveSlot()
 	if c.held > 0 {
 		c.server.answers.give(c.who.user, c.held)
 		c.held = 0
@@ -143,7 +143,7 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 	if len(c.body) > freeDataBytes && out.stream == nil {
 		_ = c.slot.takeTurn(c.ctx) // it is answered in any case: the work is done
 	}
-	ex.Err = out.write(w, c.leaveSeat)
+	ex.Err = out.write(w, c.leaveSlot)
 }
 
 func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.ResponseWriter) (answer, error) {

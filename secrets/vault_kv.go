@@ -68,10 +68,13 @@ func (v *Vault) write(
 		if err != nil {
 			return Version{}, err
 		}
-		for version, what := range map[int]string{named: "named by a backup", inUse: "in use"} {
-			if version > 0 && version <= current+1-maxVersions {
-				return Version{}, fmt.Errorf("%w: version %d is %s, and %d were written since", ErrFull, version, what,
-					current-version)
+		for _, kept := range []struct {
+			version int
+			what    string
+		}{{inUse, "in use"}, {named, "named by a backup"}} {
+			if kept.version > 0 && kept.version <= current+1-maxVersions {
+				return Version{}, fmt.Errorf("%w: version %d is %s, and %d were written since",
+					ErrFull, kept.version, kept.what, current-kept.version)
 			}
 		}
 		written, err := s.kv.Put(ctx, at, data, api.WithCheckAndSet(current))
