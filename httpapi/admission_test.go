@@ -1,18 +1,18 @@
 package httpapi
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"bivouac.dev/bivouac/httpapi/limits"
 )
 
 // slowBody is a request whose body does not end before release.
@@ -51,12 +51,12 @@ func TestAdmission_OneUserKeepsNobodyWaiting(t *testing.T) {
 		h := newHarness(t)
 		begun := time.Now()
 		var blocked []*slowBody
-		for range userRequests {
+		for range limits.UserRequests {
 			blocked = append(blocked, h.begin(h.alice))
 		}
 		synctest.Wait()
 		var waiting []chan int
-		for range userQueue {
+		for range limits.UserQueue {
 			answer := make(chan int, 1)
 			waiting = append(waiting, answer)
 			go func() { answer <- h.do(h.alice, "GET", pathConversations+"/count", "").status }()
@@ -65,7 +65,8 @@ func TestAdmission_OneUserKeepsNobodyWaiting(t *testing.T) {
 		for i, answer := range waiting {
 			select {
 			case status := <-answer:
-				t.Fatalf("request %d of a user with %d in progress was answered %d at once", userRequests+i+1, userRequests, status)
+				t.Fatalf("request %d of a user with %d in progress was answered %d at once", limits.UserRequests+i+1,
+					limits.UserRequests, status)
 			default:
 			}
 		}
@@ -91,7 +92,7 @@ func TestAdmission_OneUserKeepsNobodyWaiting(t *testing.T) {
 			}
 		}
 		h.do(h.alice, "GET", pathConversations+"/count", "").want(t, 200)
-		if n := len(h.server.admission.users); n != 0 {
+		if n := h.server.admission.Count(); n != 0 {
 			t.Errorf("%d users without requests are remembered", n)
 		}
 	})
@@ -102,7 +103,7 @@ func TestAdmission_WaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t)
 		var blocked []*slowBody
-		for range userRequests {
+		for range limits.UserRequests {
 			blocked = append(blocked, h.begin(h.alice))
 		}
 		synctest.Wait()
@@ -117,61 +118,8 @@ func TestAdmission_WaitingIsBounded(t *testing.T) {
 		for _, b := range blocked {
 			b.end()
 		}
-		if n := len(h.server.admission.users); n != 0 {
+		if n := h.server.admission.Count(); n != 0 {
 			t.Errorf("%d users without requests are remembered", n)
-		}
-	})
-}
-
-// slotOf is an admitted request of a user.
-func (a *admission) slotOf(t *testing.T, user string) *slot {
-	t.Helper()
-	s, err := a.enter(user, t.Context)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// One user's large requests take turns with those of other users: of a user one works at a time, and
-// all together on half of the processors.
-func TestAdmission_LargeRequestsTakeTurns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission(4)
-		var mu sync.Mutex
-		var order []string
-		free := make(chan struct{})
-		work := func(user string) {
-			s := a.slotOf(t, user)
-			go func() {
-				if err := s.takeTurn(t.Context); err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				order = append(order, user)
-				mu.Unlock()
-				<-free
-				s.leave()
-			}()
-			synctest.Wait()
-		}
-		for _, user := range []string{"mallory", "mallory", "mallory", "alice", "alice", "bob", "bob"} {
-			work(user)
-		}
-		defer close(free)
-		for want := 2; ; want++ {
-			if len(order) != want {
-				t.Fatalf("%d requests had their turn on two processors: %v", len(order), order)
-			}
-			if want == 7 {
-				break
-			}
-			free <- struct{}{}
-			synctest.Wait()
-		}
-		if got := strings.Join(order, " "); got != "mallory alice bob mallory alice bob mallory" {
-			t.Errorf("the turns were of %s", got)
 		}
 	})
 }
@@ -182,10 +130,13 @@ func TestAdmission_SmallRequestsWaitForNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHarness(t).withSpec().raised()
 		h.large(3)
-		var busy []*slot
+		var busy []*limits.Slot
 		for i := range max(1, runtime.GOMAXPROCS(0)/2) {
-			s := h.server.admission.slotOf(t, "user"+itoa(i))
-			if err := s.takeTurn(t.Context); err != nil {
+			s, err := h.server.admission.Enter("user"+itoa(i), t.Context)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.TakeTurn(t.Context); err != nil {
 				t.Fatal(err)
 			}
 			busy = append(busy, s)
@@ -211,51 +162,9 @@ func TestAdmission_SmallRequestsWaitForNoTurn(t *testing.T) {
 		default:
 		}
 		for _, s := range busy {
-			s.leave()
+			s.Leave()
 		}
 		(<-answer).want(t, 200)
 		h.do(h.alice, "POST", pathConversations, large).want(t, 200)
-	})
-}
-
-// The bodies of one user's requests in progress are bounded in bytes. Small ones don't count, and
-// other users' don't wait for them.
-func TestAdmission_BodiesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAdmission(2)
-		hold := func(user string, n int64) (*slot, error) {
-			s := a.slotOf(t, user)
-			return s, s.holdBody(func() context.Context {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				t.Cleanup(cancel)
-				return ctx
-			}, n)
-		}
-		var held []*slot
-		for range 4 {
-			s, err := hold("alice", userBodies/4)
-			if err != nil {
-				t.Fatal(err)
-			}
-			held = append(held, s)
-		}
-		if s, err := hold("alice", freeDataBytes+1); err == nil {
-			t.Error("any number of bodies is held")
-		} else {
-			s.leave()
-		}
-		for user, n := range map[string]int64{"alice": freeDataBytes, "bob": userBodies} {
-			s, err := hold(user, n)
-			if err != nil {
-				t.Errorf("%s, %d bytes: %v", user, n, err)
-			}
-			s.leave()
-		}
-		for _, s := range held {
-			s.leave()
-		}
-		if !a.bodies.TryAcquire(allBodies) {
-			t.Error("bodies of requests that ended are held")
-		}
 	})
 }

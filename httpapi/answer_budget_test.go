@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/limits"
 )
 
 const pathStartSearch = pathConversations + "/start-tasks/search"
@@ -65,8 +66,8 @@ func TestPage_IsBoundedInBytes(t *testing.T) {
 	}
 	h.do(h.alice, "GET", batch(ids), "").want(t, 200)
 	h.do(h.alice, "GET", batch(slices.Repeat(ids[:1], 17)), "").want(t, 400)
-	if h.server.answers.all != 0 {
-		t.Errorf("%d bytes are still reserved", h.server.answers.all)
+	if h.server.answers.Used() != 0 {
+		t.Errorf("%d bytes are still reserved", h.server.answers.Used())
 	}
 }
 
@@ -124,7 +125,7 @@ func TestPage_SlowReadersAreBounded(t *testing.T) {
 			t.Errorf("a slow reader has %s", left)
 		}
 	}
-	if n := len(stuck) - 1; n != userBudget/maxPageBytes {
+	if n := len(stuck) - 1; n != limits.UserBudget/maxPageBytes {
 		t.Errorf("%d slow readers of a full page were served", n)
 	}
 	h.do(h.alice, "GET", pathSandboxes+"/search", "").want(t, 200)

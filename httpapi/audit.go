@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/time/rate"
 
@@ -96,4 +97,41 @@ func (s *Server) logRefused(ctx context.Context, ex *proxy.RequestInfo, route st
 // newSampler allows failuresPerSecond lines.
 func newSampler() *sampler {
 	return &sampler{limiter: rate.NewLimiter(failuresPerSecond, failureBurst)}
+}
+
+// Limits on the log lines of failed requests, those of clients and those of the node apart.
+const (
+	failuresPerSecond = 10
+	failureBurst      = 100
+)
+
+// failureLog samples the log lines of failed requests: anyone can send them, and each is a write to
+// the disk.
+type failureLog struct{ client, node *sampler }
+
+// sampler bounds the rate of lines. dropped counts those since the last line that was written.
+type sampler struct {
+	limiter *rate.Limiter
+	dropped atomic.Uint64
+}
+
+func newFailureLog() failureLog {
+	return failureLog{client: newSampler(), node: newSampler()}
+}
+
+// sample reports whether a line is written, and how many were not since the last one.
+func (f failureLog) sample(status int) (write bool, dropped uint64) {
+	s := f.client
+	if status >= http.StatusInternalServerError {
+		s = f.node
+	}
+	return s.sample()
+}
+
+func (s *sampler) sample() (write bool, dropped uint64) {
+	if !s.limiter.Allow() {
+		s.dropped.Add(1)
+		return false, 0
+	}
+	return true, s.dropped.Swap(0)
 }

@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -48,7 +49,7 @@ type authenticator struct {
 }
 
 func newAuthenticator(c Cluster) *authenticator {
-	unknown, err := lru.New[netip.Prefix, *rate.Limiter](maxClients)
+	unknown, err := lru.New[netip.Prefix, *rate.Limiter](limits.MaxClients)
 	if err != nil {
 		panic("the size of the authenticator's memory is a constant: " + err.Error())
 	}

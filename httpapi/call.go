@@ -18,6 +18,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -61,7 +62,7 @@ type call struct {
 	// held is what the answer takes of the server's budget, in bytes.
 	held int
 	// slot is the request's place among those of its user; nil without a user and once it is left.
-	slot *slot
+	slot *limits.Slot
 
 	// timed is what ctx returns, created on first use. end cancels it.
 	timed context.Context
@@ -89,7 +90,7 @@ func (c *call) operatorCtx() context.Context {
 // leaveSlot ends the request's part in the admission. Sending the answer needs none: it waits for
 // the client.
 func (c *call) leaveSlot() {
-	c.slot.leave()
+	c.slot.Leave()
 	c.slot = nil
 }
 
@@ -97,7 +98,7 @@ func (c *call) leaveSlot() {
 func (c *call) close() {
 	c.leaveSlot()
 	if c.held > 0 {
-		c.server.answers.give(c.who.user, c.held)
+		c.server.answers.Give(c.who.user, c.held)
 		c.held = 0
 	}
 	if c.end != nil {
@@ -140,8 +141,8 @@ func (s *Server) dispatch(found *route, params httprouter.Params, w http.Respons
 		response.FailureOf(err, found.format, found.internal).Write(w)
 		return
 	}
-	if len(c.body) > freeDataBytes && out.stream == nil {
-		_ = c.slot.takeTurn(c.ctx) // it is answered in any case: the work is done
+	if len(c.body) > limits.FreeBytes && out.stream == nil {
+		_ = c.slot.TakeTurn(c.ctx) // it is answered in any case: the work is done
 	}
 	ex.Err = out.write(w, c.leaveSlot)
 }
@@ -158,10 +159,10 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 			return answer{}, response.Error(http.StatusForbidden, "Forbidden")
 		}
 		s.lastRequest.Store(c.now.UnixNano())
-		if c.slot, err = s.admission.enter(who.user, c.ctx); err != nil {
+		if c.slot, err = s.admission.Enter(who.user, c.ctx); err != nil {
 			return answer{}, err
 		}
-		if err := s.admit(c.r.Context(), rateClient{user: who.user}); err != nil {
+		if err := s.admit(c.r.Context(), limits.Client{User: who.user}); err != nil {
 			return answer{}, err
 		}
 	}
@@ -227,8 +228,8 @@ func (c *call) read(w http.ResponseWriter, limit int64, upload bool) error {
 		return response.Error(http.StatusBadRequest, "Request body could not be read")
 	}
 	c.body = body
-	if len(body) > freeDataBytes {
-		return c.slot.takeTurn(c.ctx)
+	if len(body) > limits.FreeBytes {
+		return c.slot.TakeTurn(c.ctx)
 	}
 	return nil
 }
@@ -246,13 +247,13 @@ func (c *call) readBody(r io.Reader, coded bool, limit int64) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	if size < 0 {
-		if _, err := io.CopyN(&b, r, freeDataBytes); err != nil {
+		if _, err := io.CopyN(&b, r, limits.FreeBytes); err != nil {
 			return b.Bytes(), unlessEnd(err)
 		}
 		size = limit
 	}
-	if size > freeDataBytes {
-		if err := c.slot.holdBody(c.ctx, size); err != nil {
+	if size > limits.FreeBytes {
+		if err := c.slot.HoldBody(c.ctx, size); err != nil {
 			return nil, err
 		}
 	}
@@ -284,7 +285,7 @@ func (c *call) object() decode.Object {
 // check reports the validation errors found so far. A handler calls it after it has read everything
 // and before it acts.
 func (c *call) check() error {
-	c.slot.endTurn()
+	c.slot.EndTurn()
 	return c.errs.Err()
 }
 
@@ -300,7 +301,7 @@ func (c *call) view() (*fsm.View, error) {
 // viewWith returns a view in which the caller's key is good, or a 401. The node that authenticated
 // the request may have been behind.
 func (c *call) viewWith(consistency cluster.Consistency) (*fsm.View, error) {
-	c.slot.endTurn()
+	c.slot.EndTurn()
 	ctx := c.r.Context()
 	// Otherwise the read's own limit is shorter.
 	if c.server.cfg.RequestTimeout < cluster.MaxReadTimeout {

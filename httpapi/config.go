@@ -16,6 +16,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
 	"bivouac.dev/bivouac/httpapi/llm"
+	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
@@ -148,6 +149,11 @@ func (c Config) headerBytes() int {
 		return c.MaxHeaderBytes
 	}
 	return max(c.MaxHeaderBytes, siteCookies)
+}
+
+// places are the configured limits of connections.
+func (c Config) places() places.Limits {
+	return places.Limits{Total: c.MaxConnections, Each: c.MaxConnectionsPerAddress}
 }
 
 // Validate returns an error for the first invalid field.

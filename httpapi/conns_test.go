@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/places"
 )
 
@@ -110,7 +111,7 @@ func (h *harness) inUse() int {
 	if h.server.conns == nil {
 		return 0 // Run has not begun
 	}
-	return h.server.conns.room.Open() - len(h.server.conns.room.Unauthenticated())
+	return h.server.conns.Room.Open() - len(h.server.conns.Room.Unauthenticated())
 }
 
 func (h *harness) metricValue(name string) float64 {
@@ -189,7 +190,7 @@ func TestServer_HealthHasPlacesOfItsOwn(t *testing.T) {
 					}
 				}
 			}
-			for range 2 * healthPlaces {
+			for range 2 * limits.HealthPlaces {
 				dialFrom(t, "127.0.0.1", address) // they push out one another, not health
 			}
 			if status, _, err := exchangeOver(dialFrom(t, "127.0.0.1", address), aliveRequest); status != http.StatusOK ||
@@ -198,7 +199,7 @@ func TestServer_HealthHasPlacesOfItsOwn(t *testing.T) {
 			}
 			c := dialFrom(t, "127.0.0.1", address)
 			status, body, err := exchangeOver(c, settingsRequest(h.alice)+"{}")
-			if status != http.StatusServiceUnavailable || !strings.Contains(body, tooManyConnections) || err != nil {
+			if status != http.StatusServiceUnavailable || !strings.Contains(body, limits.TooManyConnections) || err != nil {
 				t.Errorf("above the limit: %d %q, %v", status, body, err)
 			}
 			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -235,8 +236,8 @@ func TestServer_TrustedProxiesHaveNoShare(t *testing.T) {
 // When the places for health are taken too, the connection itself is answered.
 func TestServer_ConnectionsWithoutAPlaceAreRefused(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.MaxConnections = 1 })
-	c := newConnections(h.server.cfg, h.server.trusted, h.server.metrics)
-	for _, room := range []*places.Room{c.room, c.health} {
+	c := limits.NewConnections(h.server.cfg.places(), true, h.server.trusted, h.server.metrics.conns())
+	for _, room := range []*places.Room{c.Room, c.Health} {
 		for p := room.Take(netip.Prefix{}, func() {}); p != nil; p = room.Take(netip.Prefix{}, func() {}) {
 			p.Set(places.Busy)
 		}
@@ -246,10 +247,10 @@ func TestServer_ConnectionsWithoutAPlaceAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { _, _ = c.listen(l).Accept() }()
+	go func() { _, _ = c.Listen(l).Accept() }()
 	asked := dial(t, l.Addr().String())
 	status, body, err := exchangeOver(asked, "")
-	if status != http.StatusServiceUnavailable || !strings.Contains(body, tooManyConnections) || err != nil {
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, limits.TooManyConnections) || err != nil {
 		t.Fatalf("%d %q, %v", status, body, err)
 	}
 	if n, err := asked.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {

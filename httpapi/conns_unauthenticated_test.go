@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/httpapi/limits"
 )
 
 // unfinished are requests without a good key whose body does not arrive, one of each kind of route.
@@ -45,7 +46,7 @@ func TestServer_UnfinishedBodiesWithoutAKeyGiveWay(t *testing.T) {
 			h := newHarness(t, func(c *Config) { c.MaxConnections, c.MaxConnectionsPerAddress = total, each })
 			address, _ := served(t, h)
 			kept := h.busy("127.0.0.9", address)
-			for n := range 2*total + 2*(healthPlaces+1) {
+			for n := range 2*total + 2*(limits.HealthPlaces+1) {
 				hang(t, dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+n%6), address), head)
 			}
 			for _, from := range []string{"127.0.1.1", "127.0.0.2"} {
@@ -138,10 +139,10 @@ func TestServer_UnfinishedBodiesGiveWayBehindHAProxy(t *testing.T) {
 		return exchangeOver(dialFrom(t, "127.0.0.2", address), settingsRequest(h.alice)+"{}")
 	}
 	until(t, "HAProxy takes the node for ready", func() bool { status, _, _ := asks(); return status == http.StatusOK })
-	for n := range 2*total + 2*healthPlaces {
+	for n := range 2*total + 2*limits.HealthPlaces {
 		hang(t, dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+n%6), address), unfinished[n%len(unfinished)])
 	}
-	until(t, "the node's places are taken", func() bool { return h.server.conns.room.Open() >= total })
+	until(t, "the node's places are taken", func() bool { return h.server.conns.Room.Open() >= total })
 	for range 4 {
 		if status, body, err := asks(); status != http.StatusOK || err != nil {
 			t.Errorf("a user: %d %q, %v", status, body, err)

@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
 
@@ -195,13 +196,18 @@ func (m *metrics) limited(route string, status int, err error) {
 	switch {
 	case errors.As(err, &e) && e.Code == fsm.CodeLimit && e.Limit != "":
 		m.limits.WithLabelValues(e.Limit).Inc()
-	case errors.Is(err, errUserRequests):
+	case errors.Is(err, limits.ErrUserRequests):
 		m.limits.WithLabelValues(limitUserRequests).Inc()
 	case status == http.StatusRequestEntityTooLarge && route == pathOperator+"/restore":
 		m.limits.WithLabelValues(limitSnapshotSize).Inc()
 	case status == http.StatusRequestEntityTooLarge && m.objective[route]:
 		m.limits.WithLabelValues(limitBody).Inc()
 	}
+}
+
+// conns are those of connections.
+func (m *metrics) conns() limits.ConnMetrics {
+	return limits.ConnMetrics{Open: m.connections, Dropped: m.dropped, Refuse: m.refuse}
 }
 
 // refuse counts a connection that got no place.

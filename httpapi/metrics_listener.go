@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"bivouac.dev/bivouac/httpapi/limits"
+	"bivouac.dev/bivouac/httpapi/places"
 )
 
 // Bounds of the metrics' own listener, which serves a few scrapers.
@@ -24,27 +27,26 @@ const (
 // RunMetrics serves GET /metrics and nothing else on a listener of its own, until ctx ends. With
 // Config.OwnMetrics the API's listener has it no more.
 func (s *Server) RunMetrics(ctx context.Context, l net.Listener) error {
-	cfg := s.cfg
-	cfg.MaxConnections, cfg.MaxConnectionsPerAddress, cfg.TLS = metricsConnections, metricsShare, nil
-	conns := newConnections(cfg, func(string) bool { return false }, s.metrics)
+	few := places.Limits{Total: metricsConnections, Each: metricsShare}
+	conns := limits.NewConnections(few, true, func(string) bool { return false }, s.metrics.conns())
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /metrics", s.serveMetrics)
 	server := &http.Server{
-		ConnState: conns.note, ConnContext: connContext, Handler: routes,
+		ConnState: conns.Note, ConnContext: limits.ConnContext, Handler: routes,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout, ReadTimeout: s.cfg.ReadHeaderTimeout,
 		WriteTimeout: s.cfg.WriteTimeout, IdleTimeout: s.cfg.IdleTimeout, MaxHeaderBytes: metricsHeader,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(conns.listen(l)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(conns.Listen(l)); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serving metrics on %s: %w", l.Addr(), err)
 		}
 		return nil
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		conns.closeSilent()
+		conns.CloseSilent()
 		last, cancel := context.WithTimeout(context.Background(), metricsDrain)
 		defer cancel()
 		if server.Shutdown(last) != nil {
@@ -53,6 +55,6 @@ func (s *Server) RunMetrics(ctx context.Context, l net.Listener) error {
 		return nil
 	})
 	err := group.Wait()
-	conns.ended.Wait()
+	conns.Wait()
 	return err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/cors"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -40,18 +41,18 @@ type recorder struct {
 	index  func() uint64
 	status int
 	// client is the request's connection, nil for one without a body.
-	client *bound
+	client *limits.Conn
 }
 
 // WriteHeader implements http.ResponseWriter. net/http waits for the rest of a body before it sends
 // the response. After a refusal it does so for a second only, unless the credential was good.
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
-		if w.status = status; status >= http.StatusBadRequest && w.client != nil && !w.client.admitted.Load() {
+		if w.status = status; status >= http.StatusBadRequest && w.client != nil && !w.client.HasCredential() {
 			_ = http.NewResponseController(
 				w.ResponseWriter,
 			).SetReadDeadline(
-				time.Now().Add(refusalTime),
+				time.Now().Add(limits.RefusalTime),
 			) // the server's own is left
 		}
 		if status == http.StatusRequestEntityTooLarge {
@@ -81,7 +82,7 @@ func (w *recorder) NoteStatus(status int) {
 
 // linger reads the rest of a body that was too large, of a client with a good credential.
 func (w *recorder) linger(r *http.Request) {
-	if w.status != http.StatusRequestEntityTooLarge || r.ProtoMajor != 1 || w.client == nil || !w.client.admitted.Load() {
+	if w.status != http.StatusRequestEntityTooLarge || r.ProtoMajor != 1 || w.client == nil || !w.client.HasCredential() {
 		return
 	}
 	decode.Linger(w.ResponseWriter, r.Body)
@@ -108,7 +109,7 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 			h.Set("Connection", "close") // HTTP/2: GOAWAY
 		}
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
-		if b := boundIn(r.Context()); b != nil {
+		if b := limits.ConnIn(r.Context()); b != nil {
 			if ex.Client = b; r.ContentLength != 0 {
 				rec.client = b
 			}
@@ -301,4 +302,29 @@ func (s *Server) allowedOrigin(origin string) bool {
 		return false
 	}
 	return u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1"
+}
+
+// keepHealth answers 503 on connections above the limits, except for health and metrics.
+func (s *Server) keepHealth(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !limits.ConnIn(r.Context()).OnlyHealth() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close") // nobody waits for the body
+		}
+		if isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		s.metrics.refuse()
+		w.Header().Set("Connection", "close")
+		refusal := &response.HTTPError{
+			Status:     http.StatusServiceUnavailable,
+			Text:       limits.TooManyConnections,
+			RetryAfter: time.Second,
+		}
+		response.FailureOf(refusal, response.FormatDetail, "").Write(w)
+	})
 }

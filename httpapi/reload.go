@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"bivouac.dev/bivouac/httpapi/limits"
 )
 
 // Reloadable are the settings of a Config that Server.Reload replaces. Config explains each.
@@ -39,7 +39,7 @@ func (c Config) with(r Reloadable) Config {
 type live struct {
 	Reloadable
 	// rates are the rate limiters of clients; nil without a limit.
-	rates *lru.Cache[rateClient, *clientRate]
+	rates *limits.Rates
 }
 
 // Reload replaces the settings for requests and connections that come from now on; open connections
@@ -51,21 +51,21 @@ func (s *Server) Reload(r Reloadable) error {
 	}
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	next := &live{Reloadable: r, rates: newRates(r.RatePerSecond)}
+	next := &live{Reloadable: r, rates: limits.NewRates(r.RatePerSecond)}
 	if now := s.live.Load(); now.RatePerSecond == r.RatePerSecond {
 		next.rates = now.rates // what clients have sent counts on
 	}
 	s.live.Store(next)
 	if s.conns != nil {
-		s.conns.room.SetLimits(placesOf(cfg))
+		s.conns.SetLimits(cfg.places())
 	}
 	return nil
 }
 
 // keep notes the connections of Run, which Reload bounds anew.
-func (s *Server) keep(conns *connections) {
+func (s *Server) keep(conns *limits.Connections) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	s.conns = conns
-	conns.room.SetLimits(placesOf(s.cfg.with(s.live.Load().Reloadable)))
+	conns.SetLimits(s.cfg.with(s.live.Load().Reloadable).places())
 }

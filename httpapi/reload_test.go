@@ -91,7 +91,7 @@ func TestServer_Reload_BesideRequests(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got, want := h.server.conns.room.Limits(), (places.Limits{
+	if got, want := h.server.conns.Room.Limits(), (places.Limits{
 		Total: h.server.live.Load().MaxConnections,
 		Each:  512,
 	}); got != want {

@@ -10,6 +10,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -137,7 +138,7 @@ func (c *call) letIn(row *fsm.Sandbox, key string) (*fsm.Sandbox, error) {
 	case row.Desired != fsm.DesiredRunning || row.State() != fsm.SandboxRunning:
 		return nil, response.Error(http.StatusUnauthorized, "Sandbox is not running")
 	}
-	return row, c.server.admit(c.r.Context(), rateClient{sandbox: row.ID})
+	return row, c.server.admit(c.r.Context(), limits.Client{Sandbox: row.ID})
 }
 
 // sandboxOfKey returns the sandbox that a key belongs to, nil if there is none. It reads this

@@ -18,6 +18,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/llm"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -41,7 +42,7 @@ type Server struct {
 	// Run sets.
 	live      atomic.Pointer[live]
 	reloading sync.Mutex
-	conns     *connections
+	conns     *limits.Connections
 	// failures samples the log lines of failed requests.
 	failures failureLog
 	// refused samples the log lines of refused keys.
@@ -55,11 +56,11 @@ type Server struct {
 	// packing holds a token for each snapshot being sent.
 	packing chan struct{}
 	// answers bounds the large answers that are held at a time.
-	answers *budget
+	answers *limits.Budget
 	// downloads has the conversations that are being downloaded, as user/id.
 	downloads sync.Map
 	// admission bounds the requests of one user.
-	admission *admission
+	admission *limits.Admission
 	// titles bounds how often sandboxes change titles.
 	titles  titleLimits
 	started time.Time
@@ -81,16 +82,20 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 	}
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
-		metrics: m, keys: newAuthenticator(c), failures: newFailureLog(), refused: newSampler(), started: time.Now(),
+		metrics:    m,
+		keys:       newAuthenticator(c),
+		failures:   newFailureLog(),
+		refused:    newSampler(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
-		answers:    newBudget(), admission: newAdmission(runtime.GOMAXPROCS(0)), titles: newTitleLimits(), packing: make(
-			chan struct{},
-			max(1, cfg.Snapshots.AtATime),
-		),
+		packing:    make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
+		answers:    limits.NewBudget(),
+		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),
+		titles:     newTitleLimits(),
+		started:    time.Now(),
 	}
 	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())
-	s.live.Store(&live{Reloadable: cfg.Reloadable(), rates: newRates(cfg.RatePerSecond)})
+	s.live.Store(&live{Reloadable: cfg.Reloadable(), rates: limits.NewRates(cfg.RatePerSecond)})
 	s.router = newRouter(s.dispatch, slices.DeleteFunc(routes(), func(r route) bool {
 		return cfg.OwnMetrics &&
 			r.name == "metrics"
@@ -142,14 +147,14 @@ func (s *Server) forModels() llm.Server {
 			entry, err := s.secrets.Read(ctx, ref)
 			return entry[member], err
 		},
-		Admitted: func(ctx context.Context, sandbox string) error { return s.admit(ctx, rateClient{sandbox: sandbox}) },
+		Admitted: func(ctx context.Context, sandbox string) error { return s.admit(ctx, limits.Client{Sandbox: sandbox}) },
 	}
 }
 
 // admitted notes a request that the proxy admitted with a credential. It refuses one above the rate
 // limit.
 func (s *Server) admitted(ctx context.Context, by fsm.Credential) error {
-	of := rateClient{sandbox: by.SandboxID}
+	of := limits.Client{Sandbox: by.SandboxID}
 	now := time.Now()
 	s.lastRequest.Store(now.UnixNano())
 	if by.Lookup != "" {
@@ -159,8 +164,8 @@ func (s *Server) admitted(ctx context.Context, by fsm.Credential) error {
 		}
 		key := v.APIKeyByLookup(by.Lookup)
 		s.keys.uses.note(key, now)
-		if of = (rateClient{address: requestInfoOf(ctx).Address}); key != nil {
-			of = rateClient{user: key.UserID}
+		if of = (limits.Client{Address: requestInfoOf(ctx).Address}); key != nil {
+			of = limits.Client{User: key.UserID}
 		}
 	}
 	return s.admit(ctx, of)
@@ -181,11 +186,11 @@ func (s *Server) Drain() {
 // servers' WebSockets with 1012, and waits for requests in progress and other upgraded connections,
 // for Config.DrainTimeout at most. It returns nil after an orderly shutdown.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
-	conns := newConnections(s.cfg, s.trusted, s.metrics)
+	conns := limits.NewConnections(s.cfg.places(), s.cfg.TLS == nil, s.trusted, s.metrics.conns())
 	s.keep(conns)
 	server := &http.Server{
-		ConnState:         conns.note,
-		ConnContext:       connContext,
+		ConnState:         conns.Note,
+		ConnContext:       limits.ConnContext,
 		Handler:           s.handler,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		ReadTimeout:       s.cfg.ReadTimeout,
@@ -197,7 +202,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
-		group.Go(func() error { return s.serve(server, conns.listen(l)) })
+		group.Go(func() error { return s.serve(server, conns.Listen(l)) })
 	}
 	group.Go(func() error { s.keys.uses.run(ctx, s.cfg.RequestTimeout); return nil })
 	group.Go(func() error { s.models.Run(ctx); return nil })
@@ -206,7 +211,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		return s.drain(server, conns)
 	})
 	err := group.Wait()
-	conns.ended.Wait()
+	conns.Wait()
 	s.discards.Wait()
 	return err
 }
@@ -224,11 +229,11 @@ func (s *Server) serve(server *http.Server, l net.Listener) error {
 	return fmt.Errorf("serving HTTP on %s: %w", l.Addr(), err)
 }
 
-func (s *Server) drain(server *http.Server, conns *connections) error {
+func (s *Server) drain(server *http.Server, conns *limits.Connections) error {
 	s.Drain()
 	// These run once the listeners are closed: who is sent away can't come back.
 	server.RegisterOnShutdown(s.proxy.Drain)
-	server.RegisterOnShutdown(conns.closeSilent)
+	server.RegisterOnShutdown(conns.CloseSilent)
 	ctx, cancel := context.WithTimeout(context.Background(), s.live.Load().DrainTimeout)
 	defer cancel()
 	var err error

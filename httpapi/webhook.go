@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -65,7 +66,7 @@ type titleLimits struct {
 }
 
 func newTitleLimits() titleLimits {
-	sandboxes, err := lru.New[string, *rate.Limiter](maxClients)
+	sandboxes, err := lru.New[string, *rate.Limiter](limits.MaxClients)
 	if err != nil {
 		panic("the size of the titles' memory is a constant: " + err.Error())
 	}
@@ -120,5 +121,5 @@ func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
 	}
 	c.who.user = row.UserID
 	requestInfoOf(c.r.Context()).Sandbox = row.ID
-	return v, row, c.server.admit(c.r.Context(), rateClient{sandbox: row.ID})
+	return v, row, c.server.admit(c.r.Context(), limits.Client{Sandbox: row.ID})
 }

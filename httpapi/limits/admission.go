@@ -1,4 +1,6 @@
-package httpapi
+// Package limits bounds what requests take of a node: open connections, requests at a time, bytes of
+// bodies and answers, and requests a second. It knows nothing of what a request is for.
+package limits
 
 import (
 	"context"
@@ -14,20 +16,20 @@ import (
 
 // The bounds of one user's requests on a node (API.md, "Limits").
 const (
-	// userRequests execute at a time, userQueue wait for them to end.
-	userRequests = 64
-	userQueue    = 256
+	// UserRequests execute at a time, UserQueue wait for them to end.
+	UserRequests = 64
+	UserQueue    = 256
 	// userBodies bounds the bodies of a user's requests in progress, allBodies those of all users, in
-	// bytes. Bodies of up to freeDataBytes do not count.
+	// bytes. Bodies of up to FreeBytes do not count.
 	userBodies = 24 << 20
 	allBodies  = 96 << 20
 )
 
-// admission keeps the requests of one user from delaying those of others. A user's requests above
-// userRequests wait in order, and above userQueue they are refused. Work on large bodies and
+// Admission keeps the requests of one user from delaying those of others. A user's requests above
+// UserRequests wait in order, and above UserQueue they are refused. Work on large bodies and
 // answers, which keeps a processor busy, is done by one request of a user at a time and on half of
 // the processors. Users take turns there, and small requests never wait for it.
-type admission struct {
+type Admission struct {
 	// turns are for work on large data, bodies are bytes of bodies.
 	turns, bodies *semaphore.Weighted
 
@@ -39,13 +41,13 @@ type admission struct {
 // the order of the semaphore is that of the users.
 type userAdmission struct {
 	requests, turn, bodies *semaphore.Weighted
-	// inside are the requests that execute or wait. The admission's mutex guards it.
+	// inside are the requests that execute or wait. The Admission's mutex guards it.
 	inside int
 }
 
-// slot is an admitted request. The nil slot, of a request without a user, needs to wait for nothing.
-type slot struct {
-	of   *admission
+// Slot is an admitted request. The nil slot, of a request without a user, needs to wait for nothing.
+type Slot struct {
+	of   *Admission
 	user string
 	mine *userAdmission
 	// turn is set while the request works on large data. body is what it holds of bodies.
@@ -53,38 +55,38 @@ type slot struct {
 	body int64
 }
 
-// newAdmission gives large requests half of the processors.
-func newAdmission(processors int) *admission {
-	return &admission{
+// NewAdmission gives large requests half of the processors.
+func NewAdmission(processors int) *Admission {
+	return &Admission{
 		turns:  semaphore.NewWeighted(int64(max(1, processors/2))),
 		bodies: semaphore.NewWeighted(allBodies), users: map[string]*userAdmission{},
 	}
 }
 
-// errUserRequests is the cause of a refusal by the admission.
-var errUserRequests = errors.New("the user has too many requests in progress")
+// ErrUserRequests is the cause of a refusal by the admission.
+var ErrUserRequests = errors.New("the user has too many requests in progress")
 
 // errBusy is the refusal of a request whose user has too many.
 func errBusy() *response.HTTPError {
 	return &response.HTTPError{
-		Status: http.StatusTooManyRequests, RetryAfter: time.Second, Cause: errUserRequests,
+		Status: http.StatusTooManyRequests, RetryAfter: time.Second, Cause: ErrUserRequests,
 		Text: "Too many of your requests are in progress on this node; nothing was done. " +
 			"Wait for their answers, or try again.",
 	}
 }
 
-// enter waits until one more request of a user may execute.
-func (a *admission) enter(user string, ctx func() context.Context) (*slot, error) {
+// Enter waits until one more request of a user may execute.
+func (a *Admission) Enter(user string, ctx func() context.Context) (*Slot, error) {
 	a.mu.Lock()
 	u := a.users[user]
 	if u == nil {
 		u = &userAdmission{
-			requests: semaphore.NewWeighted(userRequests), turn: semaphore.NewWeighted(1),
+			requests: semaphore.NewWeighted(UserRequests), turn: semaphore.NewWeighted(1),
 			bodies: semaphore.NewWeighted(userBodies),
 		}
 		a.users[user] = u
 	}
-	if u.inside == userRequests+userQueue {
+	if u.inside == UserRequests+UserQueue {
 		a.mu.Unlock()
 		return nil, errBusy()
 	}
@@ -94,11 +96,18 @@ func (a *admission) enter(user string, ctx func() context.Context) (*slot, error
 		a.forget(user, u)
 		return nil, err
 	}
-	return &slot{of: a, user: user, mine: u}, nil
+	return &Slot{of: a, user: user, mine: u}, nil
+}
+
+// Count is how many users have requests that execute or wait.
+func (a *Admission) Count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.users)
 }
 
 // forget counts a request that is neither executed nor waiting any more.
-func (a *admission) forget(user string, u *userAdmission) {
+func (a *Admission) forget(user string, u *userAdmission) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if u.inside--; u.inside == 0 {
@@ -130,9 +139,9 @@ func awaitBoth(ctx func() context.Context, user, all *semaphore.Weighted, n int6
 	return nil
 }
 
-// takeTurn waits until the request may work on large data. The turn ends with endTurn, before the
+// TakeTurn waits until the request may work on large data. The turn ends with endTurn, before the
 // request waits for anything else.
-func (s *slot) takeTurn(ctx func() context.Context) error {
+func (s *Slot) TakeTurn(ctx func() context.Context) error {
 	if s == nil || s.turn {
 		return nil
 	}
@@ -143,8 +152,8 @@ func (s *slot) takeTurn(ctx func() context.Context) error {
 	return nil
 }
 
-// endTurn ends the turn, if the request has it.
-func (s *slot) endTurn() {
+// EndTurn ends the turn, if the request has it.
+func (s *Slot) EndTurn() {
 	if s != nil && s.turn {
 		s.turn = false
 		s.of.turns.Release(1)
@@ -152,9 +161,9 @@ func (s *slot) endTurn() {
 	}
 }
 
-// holdBody waits until there is room for a body of n bytes, which leave gives back.
-func (s *slot) holdBody(ctx func() context.Context, n int64) error {
-	if n = min(n, userBodies); s == nil || n <= freeDataBytes {
+// HoldBody waits until there is room for a body of n bytes, which leave gives back.
+func (s *Slot) HoldBody(ctx func() context.Context, n int64) error {
+	if n = min(n, userBodies); s == nil || n <= FreeBytes {
 		return nil
 	}
 	if err := awaitBoth(ctx, s.mine.bodies, s.of.bodies, n); err != nil {
@@ -164,12 +173,12 @@ func (s *slot) holdBody(ctx func() context.Context, n int64) error {
 	return nil
 }
 
-// leave ends the request.
-func (s *slot) leave() {
+// Leave ends the request.
+func (s *Slot) Leave() {
 	if s == nil {
 		return
 	}
-	s.endTurn()
+	s.EndTurn()
 	if s.body > 0 {
 		s.of.bodies.Release(s.body)
 		s.mine.bodies.Release(s.body)
