@@ -6,6 +6,7 @@ import (
 
 	gometrics "github.com/hashicorp/go-metrics/compat"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // libraryMetrics are those of hashicorp/raft's metrics that are shown, under names of ours. The
@@ -18,16 +19,13 @@ type libraryMetrics struct {
 // CollectLibrary registers what hashicorp/raft measures. Call it once in a process of one node,
 // before New.
 func CollectLibrary(r prometheus.Registerer) error {
+	factory := promauto.With(r)
 	s := &libraryMetrics{samples: map[string]prometheus.Observer{}, counters: map[string]prometheus.Counter{}}
 	for _, m := range librarySamples() {
-		h := prometheus.NewHistogram(prometheus.HistogramOpts{
+		s.samples[m.key] = factory.NewHistogram(prometheus.HistogramOpts{
 			Name: m.name, Help: m.help + " (hashicorp/raft)",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		})
-		if err := r.Register(h); err != nil {
-			return err
-		}
-		s.samples[m.key] = h
 	}
 	for _, m := range []libraryMetric{
 		{"raft.state.candidate", "bivouac_raft_elections_total", "Elections that this node began."},
@@ -36,11 +34,7 @@ func CollectLibrary(r prometheus.Registerer) error {
 		{"raft.transition.leader_lease_timeout", "bivouac_raft_leader_lease_timeouts_total",
 			"Leases that this leader lost, because no majority answered in time."},
 	} {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: m.name, Help: m.help + " (hashicorp/raft)"})
-		if err := r.Register(c); err != nil {
-			return err
-		}
-		s.counters[m.key] = c
+		s.counters[m.key] = factory.NewCounter(prometheus.CounterOpts{Name: m.name, Help: m.help + " (hashicorp/raft)"})
 	}
 	conf := gometrics.DefaultConfig("")
 	conf.EnableHostname, conf.EnableRuntimeMetrics = false, false

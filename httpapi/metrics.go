@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -52,37 +53,38 @@ const (
 	limitUserRequests = "user_requests"
 )
 
-func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, table []route) *metrics {
+	factory := promauto.With(r)
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		return factory.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_http_requests_total",
 			Help: "Requests served, by route pattern, method and class of the status.",
 		}, []string{"route", "method", "class"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_http_request_duration_seconds",
 			Help:    "Time to serve a request, by route pattern.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"route"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_http_requests_in_flight",
 			Help: "Requests being served now.",
 		}),
-		draining: prometheus.NewGauge(prometheus.GaugeOpts{
+		draining: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_draining",
 			Help: "1 while the node finishes its requests before it stops.",
 		}),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+		connections: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_http_connections",
 			Help: "Open connections of clients.",
 		}),
-		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
+		reads: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_reads_total",
 			Help: "Reads of the state for requests, by consistency and outcome.",
 		}, []string{"consistency", "outcome"}),
-		limits: prometheus.NewCounterVec(prometheus.CounterOpts{
+		limits: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_limits_hit_total",
 			Help: "Requests and connections that a limit refused, by the limit's name.",
 		}, []string{"limit"}),
@@ -102,10 +104,7 @@ func newMetrics(r prometheus.Registerer, table []route) (*metrics, error) {
 		objective: map[string]bool{},
 	}
 	m.start(table)
-	return m, errors.Join(r.Register(m.requests), r.Register(m.duration), r.Register(m.inFlight),
-		r.Register(m.connections), r.Register(m.refused), r.Register(m.dropped), r.Register(m.unlogged),
-		r.Register(m.draining), r.Register(m.limits), r.Register(m.reads), r.Register(m.all), r.Register(m.good),
-		r.Register(m.clientErrors))
+	return m
 }
 
 // start makes the series of all known labels, so that they exist before their first event.

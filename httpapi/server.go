@@ -70,19 +70,15 @@ type Server struct {
 	draining atomic.Bool
 }
 
-// New creates a Server and starts nothing. It fails on an invalid Config and if cfg.Registerer
-// already has metrics of another Server.
+// New creates a Server and starts nothing. It fails on an invalid Config and panics if
+// cfg.Registerer already has metrics of another Server.
 func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the HTTP API: %w", err)
 	}
-	m, err := newMetrics(cfg.Registerer, routes())
-	if err != nil {
-		return nil, fmt.Errorf("registering the HTTP API's metrics: %w", err)
-	}
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
-		metrics:    m,
+		metrics:    newMetrics(cfg.Registerer, routes()),
 		keys:       newAuthenticator(c),
 		failures:   newFailureLog(),
 		refused:    newSampler(),
@@ -100,12 +96,7 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 		return cfg.OwnMetrics &&
 			r.name == "metrics"
 	}))
-	if s.proxy, err = proxy.New(cfg.Proxy, s.forProxy()); err != nil {
-		return nil, fmt.Errorf("registering the sandbox proxy's metrics: %w", err)
-	}
-	if s.models, err = llm.New(cfg.LLM, s.forModels()); err != nil {
-		return nil, fmt.Errorf("registering the model gateway's metrics: %w", err)
-	}
+	s.proxy, s.models = proxy.New(cfg.Proxy, s.forProxy()), llm.New(cfg.LLM, s.forModels())
 	s.handler = s.accessLog(s.checkHost(s.keepHealth(s.front(s.cors(s.limitRate(s.router))))))
 	return s, nil
 }

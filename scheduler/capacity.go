@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // capacityInterval is how often the leader reads the backend's capacity, for the metrics.
@@ -22,9 +23,9 @@ type capacityMetrics struct {
 	waiting, cpuWaiting, memoryWaiting        prometheus.Gauge
 }
 
-func newCapacityMetrics() *capacityMetrics {
+func newCapacityMetrics(factory promauto.Factory) *capacityMetrics {
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help + " The leader reads it every 15 " +
+		return factory.NewGauge(prometheus.GaugeOpts{Name: name, Help: help + " The leader reads it every 15 " +
 			"seconds; on other nodes it is 0."})
 	}
 	return &capacityMetrics{
@@ -37,19 +38,6 @@ func newCapacityMetrics() *capacityMetrics {
 			"Sandboxes that can't start because no client has room."),
 		cpuWaiting:    gauge("bivouac_capacity_waiting_cpu_hertz", "CPU that the waiting sandboxes ask for."),
 		memoryWaiting: gauge("bivouac_capacity_waiting_memory_bytes", "Memory that the waiting sandboxes ask for."),
-	}
-}
-
-func (m *capacityMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.clients,
-		m.cpu,
-		m.cpuFree,
-		m.memory,
-		m.memoryFree,
-		m.waiting,
-		m.cpuWaiting,
-		m.memoryWaiting,
 	}
 }
 

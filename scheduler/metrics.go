@@ -1,11 +1,10 @@
 package scheduler
 
 import (
-	"errors"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -32,87 +31,75 @@ type metrics struct {
 
 // newMetrics makes the metrics and registers them, unless reg is nil. A pause or deletion counts
 // as overdue after stop.
-func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copies bool) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copies bool) *metrics {
+	factory := promauto.With(reg)
 	m := &metrics{
-		carry: newCarryMetrics(), capacity: newCapacityMetrics(),
-		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		carry: newCarryMetrics(factory), capacity: newCapacityMetrics(factory),
+		start: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "bivouac_sandbox_start_duration_seconds",
 			Help: "Time from the wish to start or resume a sandbox until it reached a stage: accepted by the backend, " +
 				"placed, claimed (the leader begins to bind it) and bound (warm starts), running; by kind of start.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 30, 60, 120},
 		}, []string{"stage", "start"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+		failures: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_sandbox_failures_total",
 			Help: "Sandboxes that went into ERROR, by reason.",
 		}, []string{"reason"}),
-		pass: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		pass: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_scheduler_pass_duration_seconds",
 			Help:    "Duration of one pass: over one sandbox, or a full listing.",
 			Buckets: prometheus.ExponentialBuckets(.0001, 4, 10),
 		}, []string{"pass"}),
-		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+		steps: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_scheduler_steps_total",
 			Help: "Steps taken, by step and outcome.",
 		}, []string{"step", "outcome"}),
-		secrets: prometheus.NewCounter(prometheus.CounterOpts{
+		secrets: factory.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_secret_versions_destroyed_total",
 			Help: "Unreferenced versions of secrets destroyed, long after they were deleted.",
 		}),
-		deleted: prometheus.NewCounter(prometheus.CounterOpts{
+		deleted: factory.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_secret_versions_deleted_total",
 			Help: "Unreferenced versions of secrets deleted; they can be undeleted until they are destroyed.",
 		}),
-		undeleted: prometheus.NewCounter(prometheus.CounterOpts{
+		undeleted: factory.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_secret_versions_undeleted_total",
 			Help: "Versions of secrets that were deleted, are referenced and were undeleted.",
 		}),
-		strangers: prometheus.NewGauge(prometheus.GaugeOpts{
+		strangers: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_secret_strangers",
 			Help: "Versions of secrets below the prefix that nothing refers to and that were not made in this cluster's " +
 				"history, as the last collection found; they are left alone.",
 		}),
+		pauses: factory.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_sandbox_graceful_pauses_total",
+			Help: "Sandboxes whose conversations were asked to pause before their job was stopped, by outcome.",
+		}, []string{"outcome"}),
+		claims: factory.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_pool_claims_total",
+			Help: "First starts of sandboxes whose spec has a warm pool, by outcome: hit (a member was claimed) or miss.",
+		}, []string{"outcome"}),
+		expired: factory.NewCounterVec(prometheus.CounterOpts{
+			Name: "bivouac_sandboxes_expired_total",
+			Help: "Sandboxes that were paused or deleted by their policy, by action and reason.",
+		}, []string{"action", "reason"}),
+		orphansRemoved: factory.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_orphans_removed_total",
+			Help: "Jobs and workspaces of ours that no sandbox owned and that were removed.",
+		}),
+		idleUnknown: factory.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_sandboxes_idle_unknown",
+			Help: "Running sandboxes under an idle timeout of which the leader can't tell whether they are in use: " +
+				"they are not paused as idle.",
+		}),
 	}
-	m.pauses = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "bivouac_sandbox_graceful_pauses_total",
-		Help: "Sandboxes whose conversations were asked to pause before their job was stopped, by outcome.",
-	}, []string{"outcome"})
-	m.claims = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "bivouac_pool_claims_total",
-		Help: "First starts of sandboxes whose spec has a warm pool, by outcome: hit (a member was claimed) or miss.",
-	}, []string{"outcome"})
-	m.expired = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "bivouac_sandboxes_expired_total",
-		Help: "Sandboxes that were paused or deleted by their policy, by action and reason.",
-	}, []string{"action", "reason"})
-	m.orphansRemoved = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "bivouac_orphans_removed_total",
-		Help: "Jobs and workspaces of ours that no sandbox owned and that were removed.",
-	})
-	m.idleUnknown = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "bivouac_sandboxes_idle_unknown",
-		Help: "Running sandboxes under an idle timeout of which the leader can't tell whether they are in use: " +
-			"they are not paused as idle.",
-	})
 	m.begin()
-	if reg == nil {
-		return m, nil
+	if reg != nil {
+		reg.MustRegister(stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop},
+			bytesCollector{store}, poolCollector{store}, holdCollector{store}, reasonCollector{store},
+			unconvergedCollector{store}, &rowCollector{store: store}, copyCollector{store, copies}, drainCollector{store})
 	}
-	var errs []error
-	for _, c := range slices.Concat(m.carry.collectors(), m.capacity.collectors(), m.collectors(store, stop, copies)) {
-		errs = append(errs, reg.Register(c))
-	}
-	return m, errors.Join(errs...)
-}
-
-// collectors are the metrics, and those that are read from the store.
-func (m *metrics) collectors(store Store, stop time.Duration, copies bool) []prometheus.Collector {
-	return []prometheus.Collector{
-		m.start, m.failures, m.pass, m.steps, m.secrets, m.deleted, m.undeleted, m.strangers, m.pauses, m.claims,
-		m.expired, m.orphansRemoved, m.idleUnknown,
-		stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop}, bytesCollector{store},
-		poolCollector{store}, holdCollector{store}, reasonCollector{store}, unconvergedCollector{store},
-		&rowCollector{store: store}, copyCollector{store, copies}, drainCollector{store},
-	}
+	return m
 }
 
 // begin makes the series of all known labels, so that they exist before their first event.

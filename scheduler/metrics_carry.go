@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -16,22 +17,22 @@ type carryMetrics struct {
 	moves    *prometheus.CounterVec
 }
 
-func newCarryMetrics() *carryMetrics {
+func newCarryMetrics(factory promauto.Factory) *carryMetrics {
 	m := &carryMetrics{
-		copies: prometheus.NewCounterVec(prometheus.CounterOpts{
+		copies: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_workspace_copies_total",
 			Help: "Copies of workspaces into the store of copies, by outcome.",
 		}, []string{"outcome"}),
-		copied: prometheus.NewCounter(prometheus.CounterOpts{
+		copied: factory.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_workspace_copied_bytes_total",
 			Help: "Content that was written into the store of copies: what no earlier copy had.",
 		}),
-		copyTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+		copyTime: factory.NewHistogram(prometheus.HistogramOpts{
 			Name:    "bivouac_workspace_copy_duration_seconds",
 			Help:    "Duration of one copy of a workspace.",
 			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 900, 3600},
 		}),
-		moves: prometheus.NewCounterVec(prometheus.CounterOpts{
+		moves: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_workspace_moves_total",
 			Help: "Workspaces moved to another Nomad client, by why (draining, or lost: restored from the copy) and outcome.",
 		}, []string{"reason", "outcome"}),
@@ -43,10 +44,6 @@ func newCarryMetrics() *carryMetrics {
 		}
 	}
 	return m
-}
-
-func (m *carryMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.copies, m.copied, m.copyTime, m.moves}
 }
 
 // copyCollector reports how old copies are: what a lost client would cost.

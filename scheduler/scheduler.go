@@ -228,13 +228,9 @@ func New(
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	m, err := newMetrics(cfg.Registerer, store, cfg.StopTimeout, cfg.Copies != nil)
-	if err != nil {
-		return nil, err
-	}
 	return &Scheduler{
 		cfg: cfg, log: cfg.Logger, store: store, cluster: cluster, runner: runner, agents: agents, secrets: secrets,
-		also: also, metrics: m,
+		also: also, metrics: newMetrics(cfg.Registerer, store, cfg.StopTimeout, cfg.Copies != nil),
 	}, nil
 }
 

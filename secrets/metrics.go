@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // metrics are the metrics of the Vault store.
@@ -20,18 +21,19 @@ type metrics struct {
 	probed atomic.Pointer[error]
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	factory := promauto.With(r)
 	m := &metrics{
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_secret_store_duration_seconds",
 			Help:    "Duration of operations on the secret store, failed ones included.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"operation"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		errors: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_secret_store_errors_total",
 			Help: "Failed operations on the secret store, by kind of error. The health probe counts too.",
 		}, []string{"kind"}),
-		logins: prometheus.NewCounterVec(prometheus.CounterOpts{
+		logins: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_secret_store_logins_total",
 			Help: "Logins to Vault, by outcome.",
 		}, []string{"outcome"}),
@@ -65,23 +67,15 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	for _, outcome := range []string{"ok", "failed"} {
 		m.logins.WithLabelValues(outcome)
 	}
-	if r == nil {
-		return m, nil
-	}
-	session := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "bivouac_secret_store_session",
 		Help: "1 while this node is logged in to Vault and Vault serves.",
 	}, func() float64 { return truth(m.loggedIn.Load() && m.reachable.Load()) })
-	reachable := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "bivouac_secret_store_reachable",
 		Help: "1 while Vault answers this node and is unsealed. It is probed every five seconds.",
 	}, func() float64 { return truth(m.reachable.Load()) })
-	for _, c := range []prometheus.Collector{m.duration, m.errors, m.logins, session, reachable} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return m
 }
 
 func truth(b bool) float64 {

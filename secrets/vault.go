@@ -80,9 +80,7 @@ func NewVault(cfg VaultConfig) (*Vault, error) {
 	if v.cache, err = newCache(); err != nil {
 		return nil, fmt.Errorf("configuring vault: %w", err)
 	}
-	if v.metrics, err = newMetrics(cfg.Registerer); err != nil {
-		return nil, fmt.Errorf("configuring vault: %w", err)
-	}
+	v.metrics = newMetrics(cfg.Registerer)
 	if _, err := v.newClient(""); err != nil {
 		return nil, fmt.Errorf("configuring vault: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -98,23 +99,24 @@ type metrics struct {
 	size     prometheus.Gauge
 }
 
-func newMetrics(r prometheus.Registerer, age func() (time.Duration, bool)) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, age func() (time.Duration, bool)) *metrics {
+	factory := promauto.With(r)
 	m := &metrics{
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: factory.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_backup_failures_total",
 			Help: "Backups that this node tried to make and that failed.",
 		}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		duration: factory.NewHistogram(prometheus.HistogramOpts{
 			Name:    "bivouac_backup_duration_seconds",
 			Help:    "Time to make a backup, its trial load included.",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}),
-		size: prometheus.NewGauge(prometheus.GaugeOpts{
+		size: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_backup_size_bytes",
 			Help: "Size of the newest backup that this node has made since it started.",
 		}),
 	}
-	newest := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "bivouac_backup_age_seconds",
 		Help: "Age of the newest good backup of the cluster, NaN while there is none.",
 	}, func() float64 {
@@ -123,10 +125,5 @@ func newMetrics(r prometheus.Registerer, age func() (time.Duration, bool)) (*met
 		}
 		return math.NaN()
 	})
-	if r == nil {
-		return m, nil
-	}
-	return m, errors.Join(
-		r.Register(m.failures), r.Register(m.duration), r.Register(m.size), r.Register(newest),
-	)
+	return m
 }

@@ -67,14 +67,12 @@ type Runner struct {
 	unrecorded *fsm.BackupNoteBody
 }
 
-// New makes a Runner and starts nothing. It fails if the metrics can't be registered.
-func New(cfg Config, node Node) (*Runner, error) {
+// New makes a Runner and starts nothing. It panics if cfg.Registerer already has the metrics of
+// another Runner.
+func New(cfg Config, node Node) *Runner {
 	r := &Runner{cfg: cfg, node: node, catalog: catalog{dir: cfg.Dir}}
-	var err error
-	if r.metrics, err = newMetrics(cfg.Registerer, r.age); err != nil {
-		return nil, fmt.Errorf("registering the metrics of backups: %w", err)
-	}
-	return r, nil
+	r.metrics = newMetrics(cfg.Registerer, r.age)
+	return r
 }
 
 // Lead makes backups for one term; pass it to cluster.Node.Lead. A backup is due when the newest

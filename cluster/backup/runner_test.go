@@ -68,12 +68,8 @@ func (n *fakeNode) StateSnapshot(context.Context, cluster.Consistency) (*fsm.Sna
 
 func newRunner(t *testing.T, n Node, dir, name string) *Runner {
 	t.Helper()
-	r, err := New(Config{Dir: dir, Interval: time.Hour, Retain: 3, Node: name, Version: "v1",
+	return New(Config{Dir: dir, Interval: time.Hour, Retain: 3, Node: name, Version: "v1",
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()}, n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // lead lets the runner lead for a while.

@@ -106,10 +106,7 @@ func newApp(p parts) (*app, error) {
 	}
 
 	kept := newSecretStore(p.secrets, store.View, log)
-	backups, err := newBackups(p, node, log)
-	if err != nil {
-		return nil, errors.Join(err, closeNode(node))
-	}
+	backups := newBackups(p, node, log)
 	if backups != nil {
 		kept.backups, p.api.Backups = backups, backups
 	}
@@ -141,10 +138,7 @@ func newApp(p parts) (*app, error) {
 	differs := func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }
 	p.api.OrphanRetention = p.scheduler.OrphanRetention
 	p.api.Differs = differenceTexts(differs)
-	dates, err := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
-	if err != nil {
-		return nil, errors.Join(err, closeNode(node))
-	}
+	dates := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
 	p.api.Expired = dates.expiredNames
 	self.dates, self.differs = dates, p.api.Differs
 	p.api.Report, p.api.Observer = node.Report, node
@@ -309,9 +303,9 @@ func closeNode(n *cluster.Node) error {
 }
 
 // newBackups makes the backup runner, nil if no backups are configured.
-func newBackups(p parts, node *cluster.Node, log *slog.Logger) (*backup.Runner, error) {
+func newBackups(p parts, node *cluster.Node, log *slog.Logger) *backup.Runner {
 	if p.backup.Dir == "" {
-		return nil, nil
+		return nil
 	}
 	p.backup.Node, p.backup.Version = p.cluster.NodeName, readBuildInfo().Version
 	p.backup.Logger, p.backup.Registerer = log, p.registry

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/scheduler/durable"
@@ -55,8 +56,9 @@ func newCertificates(
 	files peernet.TLSFiles,
 	log *slog.Logger,
 	registry prometheus.Registerer,
-) (*certificates, error) {
+) *certificates {
 	c := &certificates{log: log}
+	factory := promauto.With(registry)
 	remedy := "renew it with \"bivouac tls renew\" and copy both files to the node; it reads them without a restart"
 	if o.issue != nil {
 		remedy = "the node could not renew it: see what it logs about that, or " + remedy
@@ -81,25 +83,23 @@ func newCertificates(
 			remedy: "put a new certificate and its key there; the node reads them without a restart",
 		})
 	}
-	collectors := make([]prometheus.Collector, 0, len(c.dated)+2)
 	for _, d := range c.dated {
-		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		factory.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "bivouac_certificate_expiry_timestamp_seconds",
 			Help:        "When a certificate of the node expires, in Unix seconds.",
 			ConstLabels: prometheus.Labels{"name": d.name},
-		}, func() float64 { return float64(d.expires().Unix()) }))
+		}, func() float64 { return float64(d.expires().Unix()) })
 	}
 	if o.issue != nil {
-		renewals := prometheus.NewCounterVec(prometheus.CounterOpts{
+		renewals := factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_certificate_renewals_total", Help: "Renewals of the peer certificate by this node: ok, failed.",
 		}, []string{"result"})
 		renewals.WithLabelValues("ok")
 		renewals.WithLabelValues("failed")
-		last := prometheus.NewGauge(prometheus.GaugeOpts{
+		last := factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_certificate_last_renewal_timestamp_seconds",
 			Help: "When this process last renewed the peer certificate, in Unix seconds; 0 for not yet.",
 		})
-		collectors = append(collectors, renewals, last)
 		c.renewal = &peernet.Renewal{Credentials: creds, Issue: o.issue, Replace: durable.Replace, Logger: log,
 			Done: func(err error) {
 				if err != nil {
@@ -110,12 +110,7 @@ func newCertificates(
 				last.SetToCurrentTime()
 			}}
 	}
-	for _, one := range collectors {
-		if err := registry.Register(one); err != nil {
-			return nil, err
-		}
-	}
-	return c, nil
+	return c
 }
 
 // run warns and renews until ctx ends.

@@ -43,9 +43,7 @@ func newDated(t *testing.T, lifetime time.Duration, o certificateOptions) *dated
 		t.Fatal(err)
 	}
 	d.creds = creds
-	if d.c, err = newCertificates(o, creds, files, log, d.registry); err != nil {
-		t.Fatal(err)
-	}
+	d.c = newCertificates(o, creds, files, log, d.registry)
 	return d
 }
 

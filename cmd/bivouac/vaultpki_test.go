@@ -181,11 +181,8 @@ func TestVaultPKI_ANodeRenewsItsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	c, err := newCertificates(certificateOptions{issue: peernet.RequestIssuer(cfg.vaultSigner(p.store))}, creds, files,
+	c := newCertificates(certificateOptions{issue: peernet.RequestIssuer(cfg.vaultSigner(p.store))}, creds, files,
 		log, registry)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }()

@@ -43,15 +43,12 @@ type egress struct {
 	transports
 }
 
-// New creates the gateway and starts nothing. It fails if s.Registerer already has the metrics of
+// New creates the gateway and starts nothing. It panics if s.Registerer already has the metrics of
 // another gateway.
-func New(cfg Config, s Server) (*Gateway, error) {
-	m, err := newMetrics(s.Registerer)
-	if err != nil {
-		return nil, err
-	}
+func New(cfg Config, s Server) *Gateway {
 	g := &Gateway{
-		cfg: cfg, server: s, metrics: m, spent: newSpending(s.Cluster, cfg.Clock), open: map[string]int{},
+		cfg: cfg, server: s, metrics: newMetrics(s.Registerer), spent: newSpending(s.Cluster, cfg.Clock),
+		open:   map[string]int{},
 		bodies: newShares(cfg.AllBodies, cfg.UserBodies), answers: newShares(cfg.AllAnswers, cfg.AllAnswers/answerShare),
 	}
 	g.proxy = &httputil.ReverseProxy{
@@ -59,7 +56,7 @@ func New(cfg Config, s Server) (*Gateway, error) {
 		ModifyResponse: g.modifyResponse, ErrorHandler: g.errorHandler,
 		ErrorLog: log.New(io.Discard, "", 0), // the access log has the error
 	}
-	return g, nil
+	return g
 }
 
 // Handles reports whether a request is the gateway's.

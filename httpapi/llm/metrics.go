@@ -1,13 +1,13 @@
 package llm
 
 import (
-	"errors"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -35,34 +35,35 @@ type metrics struct {
 	added map[string]int
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	factory := promauto.With(r)
 	seconds := []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 1200}
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_llm_requests_total",
 			Help: "Requests that the model gateway sent to an endpoint, by model and class of status (none: no answer).",
 		}, []string{"model", "status"}),
-		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+		tokens: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_llm_tokens_total",
 			Help: "Tokens by model and kind: input, output, cached (of the input, read from the vendor's cache).",
 		}, []string{"model", "kind"}),
-		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
+		cost: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_llm_cost_dollars_total",
 			Help: "What the requests cost by the price table, in US dollars, by model.",
 		}, []string{"model"}),
-		first: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		first: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "bivouac_llm_first_byte_duration_seconds", Buckets: seconds,
 			Help: "Time from a request to the first byte of the model's answer.",
 		}, []string{"model"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "bivouac_llm_request_duration_seconds", Buckets: seconds,
 			Help: "Time from a request to the end of the model's answer.",
 		}, []string{"model"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refused: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_llm_refused_total",
 			Help: "Requests that the model gateway answered itself, by reason.",
 		}, []string{"reason"}),
-		open: prometheus.NewGauge(prometheus.GaugeOpts{
+		open: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_llm_requests_open",
 			Help: "Requests to models that are in progress on this node.",
 		}),
@@ -72,8 +73,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		m.refused.WithLabelValues(reason)
 	}
 	m.start(otherModel)
-	return m, errors.Join(r.Register(m.requests), r.Register(m.tokens), r.Register(m.cost), r.Register(m.first),
-		r.Register(m.duration), r.Register(m.refused), r.Register(m.open))
+	return m
 }
 
 // start makes the series of a model.

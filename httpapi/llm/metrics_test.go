@@ -12,10 +12,7 @@ import (
 // An endpoint of a user's own answers to any name: the names of one user leave room for others'.
 func TestMetrics_InventedModelsLeaveRoom(t *testing.T) {
 	t.Parallel()
-	m, err := newMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := newMetrics(prometheus.NewRegistry())
 	label := func(user, model string) string {
 		return m.answered(user, model, http.StatusOK, tokens{}, 0, time.Second, time.Second)
 	}

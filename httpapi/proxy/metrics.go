@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -23,33 +23,33 @@ type metrics struct {
 	cut      prometheus.Counter
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	factory := promauto.With(r)
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_proxy_requests_total",
 			Help: "Requests to sandboxes through the proxy, by port and class of status.",
 		}, []string{"port", "status"}),
-		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		streams: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "bivouac_proxy_streams_open",
 			Help: "Upgraded connections and event streams to sandboxes that are open now, by port.",
 		}, []string{"port"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		bytes: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_proxy_bytes_total",
 			Help: "Bytes of bodies and streams, by port and direction (in is to the sandbox).",
 		}, []string{"port", "direction"}),
-		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		wakes: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_proxy_wakes_total",
 			Help: "Paused sandboxes resumed because of traffic, by outcome.",
 		}, []string{"outcome"}),
-		cut: prometheus.NewCounter(prometheus.CounterOpts{
+		cut: factory.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_proxy_connections_cut_total",
 			Help: "Upgraded connections, other than agent servers' WebSockets, " +
 				"that were open when a stop's drain_timeout ended.",
 		}),
 	}
 	m.start()
-	return m, errors.Join(r.Register(m.requests), r.Register(m.streams), r.Register(m.bytes), r.Register(m.wakes),
-		r.Register(m.cut))
+	return m
 }
 
 // start makes the series of all known labels, so that they exist before their first event.

@@ -42,14 +42,10 @@ type Proxy struct {
 	wakes    wakes
 }
 
-// New creates the proxy and starts nothing. It fails if s.Registerer already has the metrics of
+// New creates the proxy and starts nothing. It panics if s.Registerer already has the metrics of
 // another proxy.
-func New(cfg Config, s Server) (*Proxy, error) {
-	m, err := newMetrics(s.Registerer)
-	if err != nil {
-		return nil, err
-	}
-	d := &Proxy{server: s, cfg: cfg, metrics: m, sessions: newSessions(s.Cluster, cfg)}
+func New(cfg Config, s Server) *Proxy {
+	d := &Proxy{server: s, cfg: cfg, metrics: newMetrics(s.Registerer), sessions: newSessions(s.Cluster, cfg)}
 	transport := cfg.Transport
 	if transport == nil {
 		transport = newTransport(cfg)
@@ -65,7 +61,7 @@ func New(cfg Config, s Server) (*Proxy, error) {
 		// Connection errors caused by a sandbox are logged at debug.
 		ErrorLog: quietLog(s.Logger),
 	}
-	return d, nil
+	return d
 }
 
 func quietLog(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelDebug) }

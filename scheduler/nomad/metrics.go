@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
@@ -40,14 +41,15 @@ func ops() []string {
 	}
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	factory := promauto.With(r)
 	m := &metrics{
-		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		calls: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_nomad_call_duration_seconds",
 			Help:    "Duration of calls of Nomad's API, failed ones included.",
 			Buckets: []float64{.001, .002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"call"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		errors: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_nomad_errors_total",
 			Help: "Failed calls of Nomad's API, by kind of error. The probe counts too.",
 		}, []string{"kind"}),
@@ -58,10 +60,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	for _, kind := range []string{"unreachable", "timeout", "denied", "refused", "not_found", "conflict", "failed"} {
 		m.errors.WithLabelValues(kind)
 	}
-	if r == nil {
-		return m, nil
-	}
-	reachable := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "bivouac_nomad_reachable",
 		Help: "1 while Nomad answers this node and has a leader. It is probed every five seconds.",
 	}, func() float64 {
@@ -70,7 +69,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}
 		return 0
 	})
-	return m, errors.Join(r.Register(m.calls), r.Register(m.errors), r.Register(reachable))
+	return m
 }
 
 // observe records one call: the client library's error, and mapError's.

@@ -82,10 +82,7 @@ func New(cfg Config) (*Runner, error) {
 		facts: expirable.NewLRU[string, clientFacts](1024, nil, 5*time.Minute),
 		words: expirable.NewLRU[string, string](1024, nil, lastMemory),
 	}
-	if r.metrics, err = newMetrics(cfg.Registerer); err != nil {
-		end()
-		return nil, err
-	}
+	r.metrics = newMetrics(cfg.Registerer)
 	return r, nil
 }
 
