@@ -7,6 +7,7 @@ import (
 
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // The bounds of large answers, in bytes (API.md, "Paging").
@@ -107,7 +108,7 @@ func (c *call) boundedPage(of list, next string, shorter func(limit int) (next s
 	if len(items) < of.n {
 		next = shorter(len(items))
 	}
-	token, err := response.Encode(orNull(next))
+	token, err := response.Encode(wire.OrNull(next))
 	if err != nil {
 		return answer{}, err
 	}

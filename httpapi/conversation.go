@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // maxConversationBatch is the most ids in one batch-get. An agent server accepts no more
@@ -36,8 +37,8 @@ type conversationBody struct {
 	SubConversationIDs   []string          `json:"sub_conversation_ids"`
 	Public               *bool             `json:"public"`
 	Tags                 map[string]string `json:"tags"`
-	CreatedAt            wireTime          `json:"created_at"`
-	UpdatedAt            wireTime          `json:"updated_at"`
+	CreatedAt            wire.Time         `json:"created_at"`
+	UpdatedAt            wire.Time         `json:"updated_at"`
 	SandboxStatus        fsm.SandboxState  `json:"sandbox_status"`
 	ExecutionStatus      *string           `json:"execution_status"`
 	ConversationURL      *string           `json:"conversation_url"`
@@ -142,7 +143,7 @@ func (s *Server) batchConversations(c *call, sent []string) (answer, error) {
 	}
 	found := map[string]*conversationBody{}
 	for _, b := range s.newConversationBodies(c, v, rows) {
-		b.SubConversationIDs = orEmpty(v.SubConversations(c.who.user, b.ID))
+		b.SubConversationIDs = wire.OrEmpty(v.SubConversations(c.who.user, b.ID))
 		found[b.ID] = &b
 	}
 	items := make([]*conversationBody, len(ids))
@@ -184,11 +185,11 @@ func newConversationBody(row *fsm.Conversation, sb *fsm.Sandbox, keys sandboxKey
 	b := conversationBody{
 		ID: row.ID, CreatedByUserID: &row.UserID, SandboxID: row.SandboxID,
 		SelectedRepository: row.SelectedRepository, SelectedBranch: row.SelectedBranch, GitProvider: row.GitProvider,
-		Title: row.Title, Trigger: row.Trigger, PRNumber: orEmpty(row.PRNumber), LLMModel: row.LLMModel,
+		Title: row.Title, Trigger: row.Trigger, PRNumber: wire.OrEmpty(row.PRNumber), LLMModel: row.LLMModel,
 		AgentKind: row.AgentKind, ParentConversationID: row.ParentID, SubConversationIDs: []string{},
-		Public: row.Public, Tags: orEmptyMap(row.Tags),
-		CreatedAt: wireTime(row.CreatedAt), UpdatedAt: wireTime(row.UpdatedAt),
-		SandboxStatus: fsm.SandboxMissing, ACPServer: orNull(row.Tags["acpserver"]),
+		Public: row.Public, Tags: wire.OrEmptyMap(row.Tags),
+		CreatedAt: wire.At(row.CreatedAt), UpdatedAt: wire.At(row.UpdatedAt),
+		SandboxStatus: fsm.SandboxMissing, ACPServer: wire.OrNull(row.Tags["acpserver"]),
 	}
 	if b.AgentKind == "" {
 		b.AgentKind = "openhands"
@@ -200,7 +201,7 @@ func newConversationBody(row *fsm.Conversation, sb *fsm.Sandbox, keys sandboxKey
 	if proxy.IsServing(sb) {
 		link := to.port(sb, fsm.PortAgentServer) + "/api/conversations/" + row.ID
 		b.ConversationURL = &link
-		b.SessionAPIKey = orNull(keys.values[sb.ID])
+		b.SessionAPIKey = wire.OrNull(keys.values[sb.ID])
 	}
 	return b
 }

@@ -16,6 +16,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // agentCallTime bounds one call that is passed on to an agent server.
@@ -216,7 +217,7 @@ func (s *Server) handleGitChanges(c *call) (answer, error) {
 	if err := c.git("/api/git/changes", &changes); err != nil {
 		return answer{}, err
 	}
-	return ok(orEmpty(changes))
+	return ok(wire.OrEmpty(changes))
 }
 
 // gitDiff is a file before and after, null where it did not exist.
@@ -278,7 +279,7 @@ func (s *Server) handleSwitchACPModel(c *call) (answer, error) {
 	}
 	if c.key != "" {
 		if _, found, err := c.recorded(); found || err != nil {
-			return answer{status: http.StatusOK, body: success{Success: true}}, err
+			return answer{status: http.StatusOK, body: wire.Success{Success: true}}, err
 		}
 	}
 	a, err := c.agentOf(id, cluster.Linearizable)
@@ -324,5 +325,5 @@ func (s *Server) handleSwitchACPModel(c *call) (answer, error) {
 	if err := s.noteContact(c, a.sandbox.ID, id); err != nil {
 		return answer{}, err
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }

@@ -10,6 +10,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // The members of a conversation that PATCH can change.
@@ -48,7 +49,7 @@ func (s *Server) handleConversationUpdate(c *call) (answer, error) {
 		return answer{}, err
 	}
 	b := s.newConversationBodies(c, v, []*fsm.Conversation{res.Conversation})[0]
-	b.SubConversationIDs = orEmpty(v.SubConversations(c.who.user, id))
+	b.SubConversationIDs = wire.OrEmpty(v.SubConversations(c.who.user, id))
 	return ok(b)
 }
 
@@ -111,5 +112,5 @@ func (s *Server) handleConversationDelete(c *call) (answer, error) {
 	if _, err := c.propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true}); err != nil {
 		return answer{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }

@@ -13,6 +13,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/llmtoken"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleSwitchLLM handles POST …/{conversation_id}/switch_llm: the one way by which a conversation
@@ -25,7 +26,7 @@ func (s *Server) handleSwitchLLM(c *call) (answer, error) {
 	}
 	if c.key != "" {
 		if _, found, err := c.recorded(); found || err != nil {
-			return answer{status: http.StatusOK, body: success{Success: true}}, err
+			return answer{status: http.StatusOK, body: wire.Success{Success: true}}, err
 		}
 	}
 	v, err := c.viewWith(cluster.Linearizable)
@@ -64,7 +65,7 @@ func (s *Server) handleSwitchLLM(c *call) (answer, error) {
 	if _, err := c.propose(&fsm.ConversationSwitchLLMBody{ID: id, Model: model}); err != nil {
 		return answer{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }
 
 // usesGateway reports whether sandboxes reach models through the gateway.

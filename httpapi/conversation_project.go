@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // skillBody is one skill of a conversation's project.
@@ -37,10 +38,10 @@ func (s *Server) handleSkills(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, errOfAgent(err)
 	}
-	found.Skills = orEmpty(found.Skills)
+	found.Skills = wire.OrEmpty(found.Skills)
 	for i := range found.Skills {
 		one := &found.Skills[i]
-		one.Triggers = orEmpty(one.Triggers)
+		one.Triggers = wire.OrEmpty(one.Triggers)
 		switch {
 		case one.Type == "repo" || one.Type == "knowledge" || one.Type == "agentskills":
 		case len(one.Triggers) > 0:
@@ -110,7 +111,7 @@ func (s *Server) handleHooks(c *call) (answer, error) {
 			return answer{}, errOfAgent(errBadAgentAnswer)
 		}
 		for i := range matchers {
-			matchers[i].Hooks = orEmpty(matchers[i].Hooks)
+			matchers[i].Hooks = wire.OrEmpty(matchers[i].Hooks)
 		}
 		if len(matchers) > 0 {
 			body.Hooks = append(body.Hooks, hookEvent{EventType: name, Matchers: matchers})

@@ -17,6 +17,7 @@ import (
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // fakeCluster is a one-node cluster with the real store and injectable faults.
@@ -435,8 +436,8 @@ func (twoClients) TryMove(context.Context, string, []string, []*fsm.Sandbox) err
 // twoClients are machines that take jobs, and one that is down.
 type twoClients struct{}
 
-func (twoClients) Clients(context.Context, string) ([]SandboxClient, error) {
-	return []SandboxClient{
+func (twoClients) Clients(context.Context, string) ([]wire.SandboxClient, error) {
+	return []wire.SandboxClient{
 		{ID: "down", Status: "down"}, {
 			ID:       "other",
 			Status:   statusReady,

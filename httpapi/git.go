@@ -4,6 +4,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // stageToken adds a git token to the secrets to write, if there is one, and sets the reference.
@@ -37,6 +38,6 @@ func (s *Server) handleProvidersReplace(c *call) (answer, error) {
 		}
 		return body, writes, nil
 	}, func(fsm.Result) (answer, error) {
-		return ok(message{Message: "Git providers stored"})
+		return ok(wire.Message{Message: "Git providers stored"})
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // defaultMCPTimeout is upstream's default for HTTP MCP servers, in seconds.
@@ -119,12 +120,12 @@ func readMCPArgs(e decode.Object) []string {
 		if err != nil {
 			e.Rule("args", "Invalid argument format: unbalanced quotes")
 		}
-		return orEmpty(args)
+		return wire.OrEmpty(args)
 	}
 	if !e.NotNull("args", decode.KindList) {
 		return []string{}
 	}
-	return orEmpty(e.Texts("args", fsm.MaxParagraph))
+	return wire.OrEmpty(e.Texts("args", fsm.MaxParagraph))
 }
 
 // readMCPEnv reads a map of strings, or one string "K=V,K2=V2".

@@ -7,6 +7,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // Cluster reads and changes the replicated state. *cluster.Node implements it. Every method is safe
@@ -35,7 +36,7 @@ type States interface {
 // implements it.
 type Surroundings interface {
 	// Differences compares once. What it can't inspect is in Differences.Problems.
-	Differences(ctx context.Context, v *fsm.View) Differences
+	Differences(ctx context.Context, v *fsm.View) wire.Differences
 }
 
 // Backups lists the backups that leaders make. *backup.Runner implements it.

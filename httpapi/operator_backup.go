@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleBackupList handles GET /api/v1/operator/backups: the backups in this node's directory and
@@ -21,6 +22,6 @@ func (s *Server) handleBackupList(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, fmt.Errorf("listing backups: %w", err)
 	}
-	report.Files = orEmpty(report.Files)
+	report.Files = wire.OrEmpty(report.Files)
 	return ok(report)
 }

@@ -6,73 +6,32 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // Clients knows the machines that run sandboxes. cmd adapts the runner.
 type Clients interface {
 	// Clients lists them, by id, with the sandboxes of this cluster whose workspace each has.
-	Clients(ctx context.Context, clusterID string) ([]SandboxClient, error)
+	Clients(ctx context.Context, clusterID string) ([]wire.SandboxClient, error)
 	// TryMove is nil when the workspaces of sandboxes could be moved off a client now, to clients that are
 	// none of avoid. It leaves nothing, and takes seconds.
 	TryMove(ctx context.Context, from string, avoid []string, sandboxes []*fsm.Sandbox) error
 }
 
-// SandboxClient is a machine that runs sandboxes: one of Nomad's clients.
-type SandboxClient struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-	// Status is Nomad's: ready, down, disconnected, initializing, or "" for one that it has forgotten.
-	Status string `json:"status"`
-	// Eligible: Nomad places jobs there. It is false while Nomad itself drains the client.
-	Eligible bool `json:"eligible"`
-	// CPU is in MHz and Memory in MiB; what is free is 0 where the client takes no jobs.
-	CPU        int64 `json:"cpu"`
-	CPUFree    int64 `json:"cpu_free"`
-	Memory     int64 `json:"memory"`
-	MemoryFree int64 `json:"memory_free"`
-	// Sandboxes are the ids of those whose workspace is there.
-	Sandboxes []string `json:"-"`
-}
-
 // statusReady is Nomad's status of a client that answers.
 const statusReady = "ready"
 
-// clientBody is a client in the operator API.
-type clientBody struct {
-	SandboxClient
-	// Mark is draining or lost, null for neither, and Since when an operator said so.
-	Mark  *string   `json:"mark"`
-	Since *wireTime `json:"since"`
-	drainBody
-	// Workspaces counts the workspaces there, Running those whose sandbox runs, Moving those that are
-	// moved away now, and WithoutCopy those of which there is no copy.
-	Workspaces  int `json:"workspaces"`
-	Running     int `json:"running"`
-	Moving      int `json:"moving"`
-	WithoutCopy int `json:"without_copy"`
+func newDrainBody(m fsm.ClientMark) wire.DrainProgress {
+	return wire.DrainProgress{Drain: wire.OrNull(m.Drain), Stays: wire.OrEmpty(m.Stays), Failure: wire.OrNull(m.Failure)}
 }
 
-// drainBody is how far the drain of a client is.
-type drainBody struct {
-	// Drain is first while one workspace is moved before the others, all while these follow, stopped when
-	// it can't be done. It is null without a drain, and for one that began below protocol version 9.
-	Drain *string `json:"drain"`
-	// Stays are the sandboxes that could not be moved, and Failure why the last of them was not.
-	Stays   []string `json:"stays"`
-	Failure *string  `json:"failure"`
-}
-
-func newDrainBody(m fsm.ClientMark) drainBody {
-	return drainBody{orNull(m.Drain), orEmpty(m.Stays), orNull(m.Failure)}
-}
-
-func newClientBody(v *fsm.View, c SandboxClient) clientBody {
+func newClientBody(v *fsm.View, c wire.SandboxClient) wire.Client {
 	m := v.MarkOf(c.ID)
-	b := clientBody{SandboxClient: c}
-	if b.drainBody = newDrainBody(m); m.Mark != "" {
-		b.Mark, b.Since = new(m.Mark), wireTimeOrNull(&m.Since)
+	b := wire.Client{SandboxClient: c}
+	if b.DrainProgress = newDrainBody(m); m.Mark != "" {
+		b.Mark, b.Since = new(m.Mark), wire.TimeOrNull(&m.Since)
 	}
-	for _, sb := range c.sandboxes(v) {
+	for _, sb := range sandboxesOn(c, v) {
 		b.Workspaces++
 		if sb.State() == fsm.SandboxRunning {
 			b.Running++
@@ -87,9 +46,9 @@ func newClientBody(v *fsm.View, c SandboxClient) clientBody {
 	return b
 }
 
-// sandboxes are those whose present workspace is on the client. What is left there of a move goes by
+// sandboxesOn are those whose present workspace is on the client. What is left there of a move goes by
 // itself.
-func (c SandboxClient) sandboxes(v *fsm.View) (list []*fsm.Sandbox) {
+func sandboxesOn(c wire.SandboxClient, v *fsm.View) (list []*fsm.Sandbox) {
 	for _, id := range c.Sandboxes {
 		if sb := v.SandboxAny(id); sb != nil && (sb.Home == nil || sb.Home.Client == c.ID) {
 			list = append(list, sb)
@@ -99,7 +58,7 @@ func (c SandboxClient) sandboxes(v *fsm.View) (list []*fsm.Sandbox) {
 }
 
 // clients lists the clients, with those that are marked and that Nomad has forgotten.
-func (c *call) clients(v *fsm.View) ([]SandboxClient, error) {
+func (c *call) clients(v *fsm.View) ([]wire.SandboxClient, error) {
 	if c.server.cfg.Clients == nil {
 		return nil, fsm.Errorf(fsm.CodeConflict, "this installation runs sandboxes as local "+
 			"processes: it has no Nomad clients")
@@ -114,7 +73,7 @@ func (c *call) clients(v *fsm.View) ([]SandboxClient, error) {
 	}
 	for _, m := range v.ClientMarks() {
 		if !known[m.ID] {
-			list = append(list, SandboxClient{ID: m.ID})
+			list = append(list, wire.SandboxClient{ID: m.ID})
 		}
 	}
 	return list, nil
@@ -130,18 +89,18 @@ func (s *Server) handleClientList(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	items := make([]clientBody, len(list))
+	items := make([]wire.Client, len(list))
 	for i, one := range list {
 		items[i] = newClientBody(v, one)
 	}
-	return ok(newPage(items, ""))
+	return ok(wire.NewPage(items, ""))
 }
 
 // handleClientDrain handles POST /api/v1/operator/clients/{client_id}/drain: what runs there is
 // paused, its workspaces are moved to other clients, and it is resumed there. It is refused where that
 // can't be done.
 func (s *Server) handleClientDrain(c *call) (answer, error) {
-	return s.markClient(c, fsm.ClientDraining, func(v *fsm.View, this SandboxClient, others int) error {
+	return s.markClient(c, fsm.ClientDraining, func(v *fsm.View, this wire.SandboxClient, others int) error {
 		switch {
 		case this.Status != statusReady:
 			return fsm.Errorf(fsm.CodeConflict,
@@ -162,8 +121,8 @@ func (s *Server) handleClientDrain(c *call) (answer, error) {
 
 // tryMove asks whether all workspaces of a client could be moved. What is deleted, and members of warm
 // pools, need not be.
-func (c *call) tryMove(v *fsm.View, this SandboxClient) error {
-	list := slices.DeleteFunc(this.sandboxes(v), func(sb *fsm.Sandbox) bool {
+func (c *call) tryMove(v *fsm.View, this wire.SandboxClient) error {
+	list := slices.DeleteFunc(sandboxesOn(this, v), func(sb *fsm.Sandbox) bool {
 		return sb.Desired == fsm.DesiredDeleted ||
 			sb.Member()
 	})
@@ -180,7 +139,7 @@ func (c *call) tryMove(v *fsm.View, this SandboxClient) error {
 // handleClientLost handles POST /api/v1/operator/clients/{client_id}/lost: the machine is gone for
 // good, and its workspaces come back from their copies. It is refused while Nomad reaches the client.
 func (s *Server) handleClientLost(c *call) (answer, error) {
-	return s.markClient(c, fsm.ClientLost, func(_ *fsm.View, this SandboxClient, _ int) error {
+	return s.markClient(c, fsm.ClientLost, func(_ *fsm.View, this wire.SandboxClient, _ int) error {
 		if this.Status == statusReady || this.Status == "initializing" {
 			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID,
 				this.Status)
@@ -191,7 +150,7 @@ func (s *Server) handleClientLost(c *call) (answer, error) {
 
 // handleClientEnable handles POST /api/v1/operator/clients/{client_id}/enable: it ends the mark.
 func (s *Server) handleClientEnable(c *call) (answer, error) {
-	return s.markClient(c, "", func(*fsm.View, SandboxClient, int) error { return nil })
+	return s.markClient(c, "", func(*fsm.View, wire.SandboxClient, int) error { return nil })
 }
 
 // markClient marks a client that Nomad or the state knows, if may allows it. others counts the other
@@ -199,7 +158,7 @@ func (s *Server) handleClientEnable(c *call) (answer, error) {
 func (s *Server) markClient(
 	c *call,
 	mark string,
-	may func(v *fsm.View, this SandboxClient, others int) error,
+	may func(v *fsm.View, this wire.SandboxClient, others int) error,
 ) (answer, error) {
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		id := c.params.ByName("client_id")
@@ -219,11 +178,11 @@ func (s *Server) markClient(
 		}
 		s.log.Warn("operator marks a Nomad client", "key", c.keyID(v), "operator", c.who.user, "object", id, "act", mark)
 		return &fsm.ClientMarkBody{ID: id, Mark: mark}, secretWrites{}, nil
-	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
+	}, func(fsm.Result) (answer, error) { return ok(wire.Success{Success: true}) })
 }
 
 // client returns a client, and how many others take jobs and are not marked.
-func (c *call) client(v *fsm.View, id string) (this SandboxClient, others int, err error) {
+func (c *call) client(v *fsm.View, id string) (this wire.SandboxClient, others int, err error) {
 	list, err := c.clients(v)
 	if err != nil {
 		return this, 0, err

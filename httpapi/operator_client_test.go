@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // fullClients are twoClients, one of which has a sandbox, and whose trial of a move fails.
@@ -17,7 +18,7 @@ type fullClients struct {
 	tried   *[]string
 }
 
-func (f fullClients) Clients(ctx context.Context, cluster string) ([]SandboxClient, error) {
+func (f fullClients) Clients(ctx context.Context, cluster string) ([]wire.SandboxClient, error) {
 	list, err := f.twoClients.Clients(ctx, cluster)
 	for i := range list {
 		if list[i].ID == "ready" {

@@ -10,51 +10,21 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// configBody is the cluster's configuration, in the blocks of a node's file.
-type configBody struct {
-	// Index is the log index at which it last changed.
-	Index  uint64           `json:"index"`
-	Policy policyBody       `json:"policy"`
-	Limits configLimitsBody `json:"limits"`
-	Git    configGitBody    `json:"git"`
-	CORS   configCORSBody   `json:"cors"`
-	// LLM is nil in a cluster below fsm.VersionModels, which does not keep it.
-	LLM *configLLMBody `json:"llm,omitempty"`
-}
-
-type configLimitsBody struct {
-	User         limitsBody `json:"user"`
-	Installation limitsBody `json:"installation"`
-	OnLimit      string     `json:"on_limit"`
-}
-
-type configGitBody struct {
-	VerifyTokens bool     `json:"verify_tokens"`
-	AllowedHosts []string `json:"allowed_hosts"`
-}
-
-type configCORSBody struct {
-	Origins []string `json:"origins"`
-}
-
-func (s *Server) newConfigBody(v *fsm.View) configBody {
+func (s *Server) newConfigBody(v *fsm.View) wire.Config {
 	i := s.installation(v)
-	b := configBody{
-		Index: v.ConfigIndex(),
-		Policy: policyBody{
-			policyTime(i.Policy.IdleTimeout),
-			policyTime(i.Policy.MaxRunning),
-			policyTime(i.Policy.DeletePausedAfter),
-		},
-		Limits: configLimitsBody{
-			User:         limitsBody(i.PerUser),
-			Installation: limitsBody(i.Overall),
+	b := wire.Config{
+		Index:  v.ConfigIndex(),
+		Policy: newPolicyBody(i.Policy),
+		Limits: wire.ConfigLimits{
+			User:         wire.Limits(i.PerUser),
+			Installation: wire.Limits(i.Overall),
 			OnLimit:      string(i.OnLimit),
 		},
-		Git:  configGitBody{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
-		CORS: configCORSBody{Origins: append([]string{}, i.CORS.Origins...)},
+		Git:  wire.ConfigGit{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
+		CORS: wire.ConfigCORS{Origins: append([]string{}, i.CORS.Origins...)},
 	}
 	if b.Limits.OnLimit == "" {
 		b.Limits.OnLimit = string(fsm.OnLimitRefuse)

@@ -8,39 +8,16 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/llm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// configLLMBody configures the model gateway.
-type configLLMBody struct {
-	Gateway bool              `json:"gateway"`
-	Hosts   []string          `json:"hosts"`
-	Models  []string          `json:"models"`
-	Prices  []configPriceBody `json:"prices"`
-	Budgets configBudgetsBody `json:"budgets"`
-}
-
-// configPriceBody is a price in US dollars for a million tokens. What is null is Input.
-type configPriceBody struct {
-	Model       string   `json:"model"`
-	Input       float64  `json:"input"`
-	Output      float64  `json:"output"`
-	CachedInput *float64 `json:"cached_input"`
-	CacheWrite  *float64 `json:"cache_write"`
-}
-
-// configBudgetsBody are budgets in US dollars; 0 is none.
-type configBudgetsBody struct {
-	PerTask    float64 `json:"per_task"`
-	PerUserDay float64 `json:"per_user_day"`
-}
-
-func newConfigLLMBody(l fsm.LLM) *configLLMBody {
-	b := &configLLMBody{
+func newConfigLLMBody(l fsm.LLM) *wire.ConfigLLM {
+	b := &wire.ConfigLLM{
 		Gateway: !l.Direct, Hosts: append([]string{}, l.HostList()...), Models: append([]string{}, l.Models...),
-		Prices: make([]configPriceBody, len(l.Prices)), Budgets: configBudgetsBody(l.Budgets),
+		Prices: make([]wire.ConfigPrice, len(l.Prices)), Budgets: wire.ConfigBudgets(l.Budgets),
 	}
 	for i, p := range l.Prices {
-		b.Prices[i] = configPriceBody(p)
+		b.Prices[i] = wire.ConfigPrice(p)
 	}
 	return b
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 func TestConfig_TheGatewayIsReadAndReplaced(t *testing.T) {
@@ -23,7 +24,7 @@ func TestConfig_TheGatewayIsReadAndReplaced(t *testing.T) {
 		"prices":[{"model":"gpt-5","input":1.25,"output":10,"cached_input":0.125},{"model":"*","input":1,"output":2,
 		"cached_input":null}],
 		"budgets":{"per_task":5,"per_user_day":50.5}}}`
-	var now configBody
+	var now wire.Config
 	h.do(h.root, http.MethodPut, fmt.Sprintf("%s?cas=%d", pathConfig, was.Index), put).want(t, 200).json(t, &now)
 	cached := 0.125
 	want := fsm.LLM{
@@ -51,7 +52,7 @@ func TestConfig_TheGatewayIsReadAndReplaced(t *testing.T) {
 	}
 	// What GET says is what PUT takes, and what is absent is reset.
 	body := string(h.do(h.root, http.MethodGet, pathConfig, "").want(t, 200).body)
-	var again configBody
+	var again wire.Config
 	h.do(h.root, http.MethodPut, pathConfig, body).want(t, 200).json(t, &again)
 	if again.Index != now.Index {
 		t.Errorf("the same configuration changed the index: %s", body)

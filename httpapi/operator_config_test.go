@@ -9,14 +9,15 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const pathConfig = pathOperator + "/config"
 
 // config reads the configuration.
-func (h *harness) config() configBody {
+func (h *harness) config() wire.Config {
 	h.t.Helper()
-	var b configBody
+	var b wire.Config
 	h.do(h.root, http.MethodGet, pathConfig, "").want(h.t, 200).json(h.t, &b)
 	return b
 }
@@ -42,7 +43,7 @@ func TestConfig_IsReplacedAndLoggedWithTheKey(t *testing.T) {
 	}
 	put := `{"policy":{"idle_timeout":"1h"},"limits":{"user":{"running_sandboxes":3},"on_limit":"pause_oldest"},` +
 		`"cors":{"origins":["https://app.example.org"]}}`
-	var now configBody
+	var now wire.Config
 	h.do(h.root, http.MethodPut, pathConfig+fmt.Sprintf("?cas=%d", was.Index), put).want(t, 200).json(t, &now)
 	if now.Index <= was.Index || *now.Policy.IdleTimeout != "1h0m0s" || now.Limits.User.Running != 3 ||
 		!now.Git.VerifyTokens || now.CORS.Origins[0] != "https://app.example.org" {

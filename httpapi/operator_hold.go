@@ -4,70 +4,28 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// holdBody is a hold in the operator API.
-type holdBody struct {
-	Index    uint64        `json:"index"`
-	Since    wireTime      `json:"since"`
-	Findings []fsm.Finding `json:"findings"`
-	// More counts the findings beyond those listed.
-	More int `json:"more"`
-}
-
-func newHoldBody(h *fsm.Hold) *holdBody {
+func newHoldBody(h *fsm.Hold) *wire.Hold {
 	if h == nil {
 		return nil
 	}
-	return &holdBody{Index: h.Index, Since: wireTime(h.Since), Findings: h.Findings, More: h.More}
+	return &wire.Hold{Index: h.Index, Since: wire.At(h.Since), Findings: h.Findings, More: h.More}
 }
 
-// removalBody counts the automatic removals of one kind in the last hour. braked_at is when the
-// limit last stopped further ones, null if it did not.
-type removalBody struct {
-	Kind     string    `json:"kind"`
-	Removed  int       `json:"removed"`
-	BrakedAt *wireTime `json:"braked_at"`
-	LimitWas *int      `json:"limit"`
-}
-
-func newRemovals(v *fsm.View, now time.Time) []removalBody {
-	var list []removalBody
+func newRemovals(v *fsm.View, now time.Time) []wire.Removal {
+	var list []wire.Removal
 	for _, kind := range []string{fsm.RemovalSandbox, fsm.RemovalJob, fsm.RemovalWorkspace, fsm.RemovalSecret} {
-		b := removalBody{Kind: kind, Removed: v.Removed(kind, now)}
+		b := wire.Removal{Kind: kind, Removed: v.Removed(kind, now)}
 		for _, brake := range v.Brakes(now) {
 			if brake.Kind == kind {
-				b.BrakedAt, b.LimitWas = wireTimeOrNull(&brake.At), new(brake.Limit)
+				b.BrakedAt, b.LimitWas = wire.TimeOrNull(&brake.At), new(brake.Limit)
 			}
 		}
 		list = append(list, b)
 	}
 	return list
-}
-
-// holdReport is the response of GET /api/v1/operator/hold.
-type holdReport struct {
-	Hold     *holdBody     `json:"hold"`
-	Removals []removalBody `json:"removals"`
-	// AfterRelease is what the leader does after a release; null without a hold.
-	AfterRelease *afterRelease `json:"after_release"`
-}
-
-// afterRelease is what a release leads to as far as the state shows. The lists hold sandbox ids.
-type afterRelease struct {
-	// Adopt are the ranges of births that belong to this history after the release.
-	Adopt []fsm.Adopted `json:"adopt"`
-	// RemoveJobs are jobs without a sandbox, RemoveWorkspaces workspaces without one.
-	RemoveJobs       []string        `json:"remove_jobs"`
-	RemoveWorkspaces []workspaceBody `json:"remove_workspaces"`
-	Start            []string        `json:"start"`
-	Stop             []string        `json:"stop"`
-	Delete           []string        `json:"delete"`
-}
-
-type workspaceBody struct {
-	Sandbox     string   `json:"sandbox"`
-	RemovableAt wireTime `json:"removable_at"`
 }
 
 // handleHoldGet handles GET /api/v1/operator/hold.
@@ -79,8 +37,8 @@ func (s *Server) handleHoldGet(c *call) (answer, error) {
 	return ok(s.holdReport(v, c.now))
 }
 
-func (s *Server) holdReport(v *fsm.View, now time.Time) holdReport {
-	r := holdReport{Hold: newHoldBody(v.Hold()), Removals: newRemovals(v, now)}
+func (s *Server) holdReport(v *fsm.View, now time.Time) wire.HoldReport {
+	r := wire.HoldReport{Hold: newHoldBody(v.Hold()), Removals: newRemovals(v, now)}
 	if r.Hold != nil {
 		r.AfterRelease = s.afterRelease(v, now)
 	}
@@ -88,10 +46,10 @@ func (s *Server) holdReport(v *fsm.View, now time.Time) holdReport {
 }
 
 // afterRelease predicts the effects of a release.
-func (s *Server) afterRelease(v *fsm.View, now time.Time) *afterRelease {
+func (s *Server) afterRelease(v *fsm.View, now time.Time) *wire.AfterRelease {
 	adopt := v.Adoptable()
-	a := &afterRelease{
-		Adopt: orEmpty(adopt), RemoveJobs: []string{}, RemoveWorkspaces: []workspaceBody{},
+	a := &wire.AfterRelease{
+		Adopt: wire.OrEmpty(adopt), RemoveJobs: []string{}, RemoveWorkspaces: []wire.OrphanWorkspace{},
 		Start: []string{}, Stop: []string{}, Delete: []string{},
 	}
 	for _, o := range v.Orphans() {
@@ -101,7 +59,8 @@ func (s *Server) afterRelease(v *fsm.View, now time.Time) *afterRelease {
 		case o.Kind == fsm.OrphanJob:
 			a.RemoveJobs = append(a.RemoveJobs, o.Sandbox)
 		default:
-			a.RemoveWorkspaces = append(a.RemoveWorkspaces, workspaceBody{o.Sandbox, wireTime(at)})
+			a.RemoveWorkspaces = append(a.RemoveWorkspaces,
+				wire.OrphanWorkspace{Sandbox: o.Sandbox, RemovableAt: wire.At(at)})
 		}
 	}
 	for sb := range v.AllSandboxes() {
@@ -165,5 +124,5 @@ func (s *Server) handleHoldRelease(c *call) (answer, error) {
 			return nil, secretWrites{}, fsm.Errorf(fsm.CodeConflict, "there is no such hold to release")
 		}
 		return &fsm.HoldReleaseBody{Adopt: v.Adoptable()}, secretWrites{}, nil
-	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
+	}, func(fsm.Result) (answer, error) { return ok(wire.Success{Success: true}) })
 }

@@ -13,36 +13,14 @@ import (
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// keyBody is an API key in the operator API, without its value.
-type keyBody struct {
-	ID          int       `json:"id"`
-	Lookup      string    `json:"lookup"`
-	User        string    `json:"user"`
-	Name        string    `json:"name"`
-	Role        string    `json:"role"`
-	Operator    bool      `json:"operator"`
-	Scope       string    `json:"scope"`
-	CreatedAt   wireTime  `json:"created_at"`
-	ExpiresAt   *wireTime `json:"expires_at"`
-	LastUsedAt  *wireTime `json:"last_used_at"`
-	Disabled    bool      `json:"disabled"`
-	RevokedAt   *wireTime `json:"revoked_at"`
-	SuspendedAt *wireTime `json:"suspended_at"`
-}
-
-// createdKeyBody is keyBody with the value, which only the creation returns.
-type createdKeyBody struct {
-	keyBody
-	Key string `json:"key"`
-}
-
-func newKeyBody(k *fsm.APIKey) keyBody {
-	return keyBody{ID: k.ID, Lookup: k.Lookup, User: k.UserID, Name: k.Name,
+func newKeyBody(k *fsm.APIKey) wire.APIKey {
+	return wire.APIKey{ID: k.ID, Lookup: k.Lookup, User: k.UserID, Name: k.Name,
 		Role: string(k.RoleOf()), Operator: k.IsOperator(), Scope: k.Scope, Disabled: k.Disabled,
-		CreatedAt: wireTime(k.CreatedAt), ExpiresAt: wireTimeOrNull(k.ExpiresAt), LastUsedAt: wireTimeOrNull(k.LastUsedAt),
-		RevokedAt: wireTimeOrNull(k.RevokedAt), SuspendedAt: wireTimeOrNull(k.SuspendedAt)}
+		CreatedAt: wire.At(k.CreatedAt), ExpiresAt: wire.TimeOrNull(k.ExpiresAt), LastUsedAt: wire.TimeOrNull(k.LastUsedAt),
+		RevokedAt: wire.TimeOrNull(k.RevokedAt), SuspendedAt: wire.TimeOrNull(k.SuspendedAt)}
 }
 
 // handleAPIKeyList handles GET /api/v1/operator/keys.
@@ -52,11 +30,11 @@ func (s *Server) handleAPIKeyList(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows := v.APIKeys()
-	items := make([]keyBody, len(rows))
+	items := make([]wire.APIKey, len(rows))
 	for i, row := range rows {
 		items[i] = newKeyBody(row)
 	}
-	return ok(newPage(items, ""))
+	return ok(wire.NewPage(items, ""))
 }
 
 // handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator", "expires_at"}
@@ -91,7 +69,8 @@ func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
 		if res.APIKey.Lookup != body.Lookup {
 			return answer{}, errKeyMade(res.APIKey)
 		}
-		return answer{status: http.StatusCreated, body: createdKeyBody{keyBody: newKeyBody(res.APIKey), Key: key.Value}}, nil
+		made := wire.CreatedAPIKey{APIKey: newKeyBody(res.APIKey), Key: key.Value}
+		return answer{status: http.StatusCreated, body: made}, nil
 	})
 }
 
@@ -141,7 +120,7 @@ func (s *Server) handleAPIKeyRevoke(c *call) (answer, error) {
 	if _, err := c.propose(&fsm.APIKeyRevokeBody{ID: id}); err != nil {
 		return answer{}, response.NotFoundAs(err, "Not Found")
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }
 
 // handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable. It ends a suspension by a

@@ -5,6 +5,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleMemberList handles GET /api/v1/operator/members. It queries every member and works without
@@ -16,7 +17,7 @@ func (s *Server) handleMemberList(c *call) (answer, error) {
 	if err := c.confirmIfLed(); err != nil {
 		return answer{}, err
 	}
-	return ok(newPage(orEmpty(s.cfg.Membership.Members(c.ctx())), ""))
+	return ok(wire.NewPage(wire.OrEmpty(s.cfg.Membership.Members(c.ctx())), ""))
 }
 
 // handleMemberTransfer handles PUT /api/v1/operator/transfer-leader: {"to": name}. Without "to" the
@@ -60,7 +61,7 @@ func (s *Server) handleMemberAllow(c *call) (answer, error) {
 	if _, err := c.propose(body); err != nil {
 		return answer{}, err
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }
 
 func readRemoveOptions(o decode.Object) cluster.RemoveOptions {
@@ -84,5 +85,5 @@ func (s *Server) changeMembers(c *call, change func() error) (answer, error) {
 	if err := change(); err != nil {
 		return answer{}, err
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }

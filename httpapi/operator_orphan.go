@@ -4,26 +4,8 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
-
-// orphanBody is an orphan in the operator API.
-type orphanBody struct {
-	Kind    string   `json:"kind"`
-	Sandbox string   `json:"sandbox"`
-	Reason  string   `json:"reason"`
-	Birth   *string  `json:"birth"`
-	Since   wireTime `json:"since"`
-	// Owner is null where it is not known, and once that user is deleted. Client, Volume and Bytes are
-	// those of what a lost client has, else null.
-	Owner  *string `json:"owner"`
-	Client *string `json:"client"`
-	Volume *string `json:"volume"`
-	Bytes  *int64  `json:"bytes"`
-	// RemovableAt is when it is removed automatically; null for never.
-	RemovableAt *wireTime `json:"removable_at"`
-	// Delete is set when an operator has requested the removal.
-	Delete bool `json:"delete"`
-}
 
 // handleOrphanList handles GET /api/v1/operator/orphans.
 func (s *Server) handleOrphanList(c *call) (answer, error) {
@@ -32,21 +14,21 @@ func (s *Server) handleOrphanList(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows := v.Orphans()
-	items := make([]orphanBody, len(rows))
+	items := make([]wire.Orphan, len(rows))
 	for i, o := range rows {
-		items[i] = orphanBody{
-			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: orNull(o.Birth), Since: wireTime(o.Since),
+		items[i] = wire.Orphan{
+			Kind: o.Kind, Sandbox: o.Sandbox, Reason: o.Reason, Birth: wire.OrNull(o.Birth), Since: wire.At(o.Since),
 			Delete: o.Delete,
-			Owner:  orNull(o.Owner), Client: orNull(o.Client), Volume: orNull(o.Volume),
+			Owner:  wire.OrNull(o.Owner), Client: wire.OrNull(o.Client), Volume: wire.OrNull(o.Volume),
 		}
 		if o.Kind == fsm.OrphanLost {
 			items[i].Bytes = &o.Bytes
 		}
 		if at, goes := s.removableAt(v, o, nil, c.now); goes {
-			items[i].RemovableAt = wireTimeOrNull(&at)
+			items[i].RemovableAt = wire.TimeOrNull(&at)
 		}
 	}
-	return ok(newPage(items, ""))
+	return ok(wire.NewPage(items, ""))
 }
 
 // handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
@@ -68,13 +50,7 @@ func (s *Server) handleOrphanDelete(c *call) (answer, error) {
 	if _, err := c.propose(body); err != nil {
 		return answer{}, response.NotFoundAs(err, "Not Found")
 	}
-	return ok(success{Success: true})
-}
-
-// restoredBody is the sandbox that is made of what a lost client has.
-type restoredBody struct {
-	Sandbox string `json:"sandbox"`
-	Owner   string `json:"owner"`
+	return ok(wire.Success{Success: true})
 }
 
 // handleOrphanRestore handles POST /api/v1/operator/orphans/{kind}/{id}/restore: what a lost client has
@@ -108,7 +84,7 @@ func (s *Server) handleOrphanRestore(c *call) (answer, error) {
 		if res.Sandbox == nil {
 			return answer{}, errEmptyResult(fsm.OrphanRestore)
 		}
-		return ok(restoredBody{Sandbox: res.Sandbox.ID, Owner: res.Sandbox.UserID})
+		return ok(wire.RestoredSandbox{Sandbox: res.Sandbox.ID, Owner: res.Sandbox.UserID})
 	})
 }
 

@@ -7,31 +7,8 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
-
-// protocolReport is the response of GET and PUT /api/v1/operator/protocol.
-type protocolReport struct {
-	// Version is the cluster's protocol version.
-	Version int `json:"version"`
-	// Newest is the newest that every member knows, null while one does not answer.
-	Newest *int           `json:"newest"`
-	Nodes  []protocolNode `json:"nodes"`
-	// Brings are the versions above Version that this node's program knows.
-	Brings []protocolVersion `json:"brings"`
-}
-
-// protocolNode is a member with the newest version that its program knows, null without an answer.
-type protocolNode struct {
-	Name         string  `json:"name"`
-	KnownVersion *int    `json:"known_version"`
-	Error        *string `json:"error"`
-}
-
-// protocolVersion says in words what a version brings.
-type protocolVersion struct {
-	Version int    `json:"version"`
-	Brings  string `json:"brings"`
-}
 
 // handleProtocolGet handles GET /api/v1/operator/protocol. It queries every member and works without
 // a leader.
@@ -65,10 +42,10 @@ func (s *Server) protocolReport(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, fmt.Errorf("reading the protocol version: %w", err)
 	}
-	r := protocolReport{Version: v.ProtocolVersion(), Nodes: []protocolNode{}, Brings: []protocolVersion{}}
+	r := wire.Protocol{Version: v.ProtocolVersion(), Nodes: []wire.ProtocolNode{}, Brings: []wire.ProtocolVersion{}}
 	known := []int{}
 	for _, m := range s.cfg.Membership.Members(c.ctx()) {
-		node := protocolNode{Name: m.Name, Error: orNull(m.Error)}
+		node := wire.ProtocolNode{Name: m.Name, Error: wire.OrNull(m.Error)}
 		if m.Error == "" {
 			node.KnownVersion = new(m.KnownVersion)
 			known = append(known, m.KnownVersion)
@@ -79,7 +56,7 @@ func (s *Server) protocolReport(c *call) (answer, error) {
 		r.Newest = new(slices.Min(known))
 	}
 	for n := r.Version + 1; n <= fsm.ProtocolVersion; n++ {
-		r.Brings = append(r.Brings, protocolVersion{n, fsm.VersionBrings(n)})
+		r.Brings = append(r.Brings, wire.ProtocolVersion{Version: n, Brings: fsm.VersionBrings(n)})
 	}
 	return ok(r)
 }

@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // What a restore does with the file's API keys: keys that were revoked since the backup are valid
@@ -60,7 +61,7 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 		return answer{}, fmt.Errorf("restoring: %w", err)
 	}
 	c.index = done.Index
-	report := restoreReport{Restored: done}
+	report := wire.RestoreReport{Restored: done}
 	if around := s.cfg.Snapshots.Surroundings; around != nil {
 		if v, err := s.cluster.View(c.r.Context(), cluster.Stale); err == nil {
 			ctx, cancel := context.WithTimeout(c.r.Context(), differencesTimeout)
@@ -74,27 +75,6 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 
 // differencesTimeout limits the comparison after a restore.
 const differencesTimeout = 30 * time.Second
-
-// restoreReport is the response of POST /api/v1/operator/restore.
-type restoreReport struct {
-	cluster.Restored
-	Differences *Differences `json:"differences,omitempty"`
-}
-
-// Differences lists where a restored state differs from what runs and what the secret store has.
-type Differences struct {
-	// Unknown are running sandboxes that the state does not have. Missing are sandboxes that the
-	// state wants running and that have no job.
-	Unknown []string `json:"jobs_without_sandbox"`
-	Missing []string `json:"sandboxes_without_job"`
-	// Secrets are versions that the state refers to and the secret store does not have.
-	Secrets []string `json:"secrets_missing"`
-	// Newer are entries with a later version than the state refers to, written after the state was
-	// saved.
-	Newer []string `json:"secrets_newer"`
-	// Problems are the parts that could not be compared.
-	Problems []string `json:"problems"`
-}
 
 // flag reads a query parameter that is on if it is empty or true.
 func (c *call) flag(name string) bool {

@@ -6,31 +6,19 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// ownedSandboxBody is a sandbox in the operator API. It has neither its key nor its URLs.
-type ownedSandboxBody struct {
-	ID           string           `json:"id"`
-	UserID       string           `json:"user_id"`
-	SpecID       string           `json:"sandbox_spec_id"`
-	Status       fsm.SandboxState `json:"status"`
-	StatusDetail *string          `json:"status_detail"`
-	Isolation    fsm.Isolation    `json:"isolation"`
-	// NomadClient is the id of the client that runs it, null where none does.
-	NomadClient *string  `json:"nomad_client"`
-	CreatedAt   wireTime `json:"created_at"`
-}
-
-func newOwnedSandboxBody(row *fsm.Sandbox) ownedSandboxBody {
-	b := ownedSandboxBody{
+func newOwnedSandboxBody(row *fsm.Sandbox) wire.OwnedSandbox {
+	b := wire.OwnedSandbox{
 		ID: row.ID, UserID: row.UserID, SpecID: row.SpecID, Status: row.State(),
-		Isolation: row.Template.Isolated(), CreatedAt: wireTime(row.CreatedAt),
+		Isolation: row.Template.Isolated(), CreatedAt: wire.At(row.CreatedAt),
 	}
 	if row.Status.Generation == row.Generation {
-		b.StatusDetail = orNull(row.Status.Detail)
+		b.StatusDetail = wire.OrNull(row.Status.Detail)
 	}
 	if p := row.Status.Placement; p != nil {
-		b.NomadClient = orNull(p.NodeID)
+		b.NomadClient = wire.OrNull(p.NodeID)
 	}
 	return b
 }
@@ -82,11 +70,11 @@ func (s *Server) handleOperatorSandboxList(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows, next := v.OwnedSandboxes(user, p)
-	items := make([]ownedSandboxBody, len(rows))
+	items := make([]wire.OwnedSandbox, len(rows))
 	for i, row := range rows {
 		items[i] = newOwnedSandboxBody(row)
 	}
-	return ok(newPage(items, next))
+	return ok(wire.NewPage(items, next))
 }
 
 // handleOperatorSandboxGet handles GET /api/v1/operator/sandboxes/{sandbox_id}.
@@ -149,20 +137,10 @@ func (s *Server) handleOperatorSandboxLogs(c *call) (answer, error) {
 	return c.sandboxLog(v, row, wanted)
 }
 
-// ownedConversationBody is a conversation in the operator API, without what was said in it.
-type ownedConversationBody struct {
-	ID        string   `json:"id"`
-	UserID    string   `json:"user_id"`
-	SandboxID string   `json:"sandbox_id"`
-	Title     *string  `json:"title"`
-	CreatedAt wireTime `json:"created_at"`
-	UpdatedAt wireTime `json:"updated_at"`
-}
-
-func newOwnedConversationBody(row *fsm.Conversation) ownedConversationBody {
-	return ownedConversationBody{
+func newOwnedConversationBody(row *fsm.Conversation) wire.OwnedConversation {
+	return wire.OwnedConversation{
 		ID: row.ID, UserID: row.UserID, SandboxID: row.SandboxID, Title: row.Title,
-		CreatedAt: wireTime(row.CreatedAt), UpdatedAt: wireTime(row.UpdatedAt),
+		CreatedAt: wire.At(row.CreatedAt), UpdatedAt: wire.At(row.UpdatedAt),
 	}
 }
 
@@ -178,11 +156,11 @@ func (s *Server) handleOperatorConversationList(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows, next := v.OwnedConversations(user, p)
-	items := make([]ownedConversationBody, len(rows))
+	items := make([]wire.OwnedConversation, len(rows))
 	for i, row := range rows {
 		items[i] = newOwnedConversationBody(row)
 	}
-	return ok(newPage(items, next))
+	return ok(wire.NewPage(items, next))
 }
 
 // conversationOf reads which user's conversation a request means. An id is unique for a user only.
@@ -225,5 +203,5 @@ func (s *Server) handleOperatorConversationDelete(c *call) (answer, error) {
 	if _, err := c.propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true, Owner: user}); err != nil {
 		return answer{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }

@@ -10,25 +10,9 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
-
-// specsBody is the response of the operator's spec list.
-type specsBody struct {
-	Items []specRow `json:"items"`
-}
-
-// specRow is a stored spec with the state of its warm pool.
-type specRow struct {
-	*fsm.Spec
-	Members poolBody `json:"pool_members"`
-}
-
-// poolBody counts a warm pool's members: the claimable ones, and all.
-type poolBody struct {
-	Ready int `json:"ready"`
-	All   int `json:"all"`
-}
 
 // handleSpecList handles GET /api/v1/operator/specs.
 func (s *Server) handleSpecList(c *call) (answer, error) {
@@ -36,9 +20,9 @@ func (s *Server) handleSpecList(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	b := specsBody{Items: []specRow{}}
+	b := wire.Specs{Items: []wire.Spec{}}
 	for _, spec := range v.Specs() {
-		row := specRow{Spec: spec, Members: poolBody{All: len(v.PoolMembers(spec.ID))}}
+		row := wire.Spec{Spec: spec, Members: wire.Pool{All: len(v.PoolMembers(spec.ID))}}
 		v.ClaimableMember(spec.ID, "", func(string) bool {
 			row.Members.Ready++
 			return true
@@ -62,7 +46,7 @@ func (s *Server) handleSpecPool(c *call) (answer, error) {
 	out, err := c.once(func() (fsm.Body, secretWrites, error) {
 		return &fsm.SpecPoolBody{ID: id, Size: int(size)}, secretWrites{}, nil
 	}, func(fsm.Result) (answer, error) {
-		return ok(success{Success: true})
+		return ok(wire.Success{Success: true})
 	})
 	return out, response.NotFoundAs(err, "Sandbox Spec not found")
 }
@@ -78,7 +62,7 @@ func (s *Server) handleSpecApply(c *call) (answer, error) {
 	return c.once(func() (fsm.Body, secretWrites, error) {
 		return body, secretWrites{}, c.mayHaveAgents(body.Specs)
 	}, func(fsm.Result) (answer, error) {
-		return ok(success{Success: true})
+		return ok(wire.Success{Success: true})
 	})
 }
 
@@ -157,5 +141,5 @@ func (s *Server) handleSpecDelete(c *call) (answer, error) {
 	if _, err := c.propose(body); err != nil {
 		return answer{}, response.NotFoundAs(err, "Sandbox Spec not found")
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }

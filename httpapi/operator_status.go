@@ -3,53 +3,16 @@ package httpapi
 import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// statusReport is the response of GET /api/v1/operator/status: the cluster as this node sees it,
-// and whether it can serve.
-type statusReport struct {
-	cluster.Status
-	Ready  bool    `json:"ready"`
-	Reason *string `json:"reason"`
-	// Hold is null without a hold.
-	Hold *holdBody `json:"hold"`
-	// Removals counts the leader's automatic removals of the last hour.
-	Removals []removalBody `json:"removals"`
-	// Differs lists the settings in which this node's file differs from the cluster.
-	Differs []string `json:"differs"`
-	// Bytes is what users keep in the state.
-	Bytes stateBody `json:"state_bytes"`
-	// SpecsWithoutIsolation are the ids of the specs whose sandboxes are not isolated from their
-	// machine.
-	SpecsWithoutIsolation []string `json:"specs_without_isolation"`
-	// Drains are the Nomad clients that are being drained.
-	Drains []statusDrain `json:"drains"`
-	// Sandboxes counts the sandboxes of the state by their own, DELETING ones included.
-	Sandboxes map[string]int `json:"sandboxes"`
-	// Report is the node's own. It is null where it makes none.
-	Report *cluster.Report `json:"report"`
-}
-
-// stateBody is what users keep in the state, in bytes: all together with their limit, and the user
-// who keeps most.
-type stateBody struct {
-	Used        int `json:"used"`
-	Limit       int `json:"limit"`
-	LargestUser int `json:"largest_user"`
-}
-
-// statusDrain is a Nomad client that is being drained.
-type statusDrain struct {
-	Client string    `json:"client"`
-	Since  *wireTime `json:"since"`
-	drainBody
-}
-
-func newStatusDrains(v *fsm.View) []statusDrain {
-	list := []statusDrain{}
+func newStatusDrains(v *fsm.View) []wire.DrainingClient {
+	list := []wire.DrainingClient{}
 	for _, m := range v.ClientMarks() {
 		if m.Mark == fsm.ClientDraining {
-			list = append(list, statusDrain{m.ID, wireTimeOrNull(&m.Since), newDrainBody(m)})
+			list = append(list, wire.DrainingClient{
+				Client: m.ID, Since: wire.TimeOrNull(&m.Since), DrainProgress: newDrainBody(m),
+			})
 		}
 	}
 	return list
@@ -58,10 +21,10 @@ func newStatusDrains(v *fsm.View) []statusDrain {
 // handleStatus handles GET /api/v1/operator/status. It reads only local state, so it works without
 // a leader.
 func (s *Server) handleStatus(c *call) (answer, error) {
-	b := statusReport{Status: s.cluster.Status(), Ready: true}
-	b.Servers = orEmpty(b.Servers)
+	b := wire.Status{Status: s.cluster.Status(), Ready: true}
+	b.Servers = wire.OrEmpty(b.Servers)
 	if err := s.cluster.Ready(); err != nil {
-		b.Ready, b.Reason = false, orNull(err.Error())
+		b.Ready, b.Reason = false, wire.OrNull(err.Error())
 	}
 	v, err := c.viewWith(cluster.Stale)
 	if err != nil {
@@ -71,7 +34,7 @@ func (s *Server) handleStatus(c *call) (answer, error) {
 	_, b.Bytes.Limit = v.StateLimits("")
 	b.Bytes.Used, b.Bytes.LargestUser = v.Usage("").StateBytes, v.LargestState()
 	if s.cfg.Differs != nil {
-		b.Differs = orEmpty(s.cfg.Differs(v))
+		b.Differs = wire.OrEmpty(s.cfg.Differs(v))
 	}
 	b.SpecsWithoutIsolation = []string{}
 	for _, s := range v.Specs() {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 func TestOperator_Keys(t *testing.T) {
@@ -151,11 +153,11 @@ func TestOperator_Pool(t *testing.T) {
 		Items []struct {
 			ID      string
 			Pool    int
-			Members poolBody `json:"pool_members"`
+			Members wire.Pool `json:"pool_members"`
 		}
 	}
 	h.do(h.root, "GET", "/api/v1/operator/specs", "").want(t, 200).json(t, &list)
-	if one := list.Items[0]; one.ID != image || one.Pool != 2 || one.Members != (poolBody{Ready: 1, All: 1}) {
+	if one := list.Items[0]; one.ID != image || one.Pool != 2 || one.Members != (wire.Pool{Ready: 1, All: 1}) {
 		t.Fatalf("%+v", list.Items)
 	}
 	h.do(h.root, "POST", "/api/v1/operator/specs/none/pool", `{"size":2}`).want(t, 404).is(t,

@@ -7,28 +7,11 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// modelUsageBody is what models were used for by a user or a conversation, or what one model was
-// used for.
-type modelUsageBody struct {
-	UserID         *string `json:"user_id"`
-	ConversationID *string `json:"conversation_id"`
-	Model          *string `json:"model"`
-	Requests       int64   `json:"requests"`
-	Errors         int64   `json:"errors"`
-	InputTokens    int64   `json:"input_tokens"`
-	OutputTokens   int64   `json:"output_tokens"`
-	CachedTokens   int64   `json:"cached_tokens"`
-	// Cost and CostToday are in US dollars. CostToday is of a user and null for all else.
-	Cost      float64  `json:"cost"`
-	CostToday *float64 `json:"cost_today"`
-	// MeanSeconds is how long a request took, answer included.
-	MeanSeconds float64 `json:"mean_seconds"`
-}
-
-func newModelUsageBody(u fsm.ModelUsage) modelUsageBody {
-	b := modelUsageBody{
+func newModelUsageBody(u fsm.ModelUsage) wire.ModelUsage {
+	b := wire.ModelUsage{
 		Requests:     u.Requests,
 		Errors:       u.Errors,
 		InputTokens:  u.Input,
@@ -68,11 +51,11 @@ func (s *Server) handleUsageList(c *call) (answer, error) {
 			return answer{}, err
 		}
 	}
-	var items []modelUsageBody
+	var items []wire.ModelUsage
 	var next string
 	switch by {
 	case byModel:
-		items, next = pageAfter(usageByModel(v, user), func(b modelUsageBody) string { return *b.Model }, token, limit)
+		items, next = pageAfter(usageByModel(v, user), func(b wire.ModelUsage) string { return *b.Model }, token, limit)
 	case byConversation:
 		var rows []*fsm.Conversation
 		rows, next = v.OwnedConversations(user, fsm.Page{After: token, Limit: limit})
@@ -84,14 +67,14 @@ func (s *Server) handleUsageList(c *call) (answer, error) {
 			}
 		}
 	default:
-		items, next = pageAfter(usageByUser(v, user, time.Now()), func(b modelUsageBody) string { return *b.UserID }, token,
+		items, next = pageAfter(usageByUser(v, user, time.Now()), func(b wire.ModelUsage) string { return *b.UserID }, token,
 			limit)
 	}
-	return ok(newPage(items, next))
+	return ok(wire.NewPage(items, next))
 }
 
 // usageByUser lists the users who used models, or one of them, by name.
-func usageByUser(v *fsm.View, user string, now time.Time) (list []modelUsageBody) {
+func usageByUser(v *fsm.View, user string, now time.Time) (list []wire.ModelUsage) {
 	for _, u := range v.Users() {
 		if u.Models == nil || user != "" && u.ID != user {
 			continue
@@ -104,7 +87,7 @@ func usageByUser(v *fsm.View, user string, now time.Time) (list []modelUsageBody
 }
 
 // usageByModel lists the models that all users, or one, used, by name.
-func usageByModel(v *fsm.View, user string) (list []modelUsageBody) {
+func usageByModel(v *fsm.View, user string) (list []wire.ModelUsage) {
 	sums := map[string]fsm.ModelUsage{}
 	for _, u := range v.Users() {
 		if u.Models == nil || user != "" && u.ID != user {

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // usage reads all pages of a list of uses, a few items at a time.
-func (h *harness) usage(query string) (list []modelUsageBody) {
+func (h *harness) usage(query string) (list []wire.ModelUsage) {
 	h.t.Helper()
 	for after := ""; ; {
-		var p page[modelUsageBody]
+		var p wire.Page[wire.ModelUsage]
 		h.do(h.root, "GET", fmt.Sprintf("%s/usage?limit=1&page_id=%s&%s", pathOperator, url.QueryEscape(after), query),
 			"").want(h.t, 200).json(h.t, &p)
 		if list = append(list, p.Items...); p.NextPageID == nil {

@@ -10,50 +10,12 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// userBody is a user in the operator API: the user's own policy and limits, null where unset, and
-// the present usage.
-type userBody struct {
-	ID        string   `json:"id"`
-	CreatedAt wireTime `json:"created_at"`
-	// DisabledAt is null for a user who is not disabled.
-	DisabledAt *wireTime   `json:"disabled_at"`
-	Policy     *policyBody `json:"policy"`
-	Limits     *limitsBody `json:"limits"`
-	Usage      usageBody   `json:"usage"`
-}
-
-// policyBody is a policy: Go durations ("1h30m0s"), "never", or null for inherited.
-type policyBody struct {
-	IdleTimeout       *string `json:"idle_timeout"`
-	MaxRunning        *string `json:"max_running"`
-	DeletePausedAfter *string `json:"delete_paused_after"`
-}
-
-// limitsBody are limits under the names that 429 responses use; 0 means no limit, and of state_bytes
-// the default.
-type limitsBody struct {
-	Running         int `json:"running_sandboxes"`
-	Total           int `json:"total_sandboxes"`
-	StartsPerMinute int `json:"starts_per_minute"`
-	CPU             int `json:"cpu"`
-	Memory          int `json:"memory"`
-	StateBytes      int `json:"state_bytes"`
-}
-
-// usageBody is the present use of what limitsBody limits.
-type usageBody struct {
-	Running int `json:"running_sandboxes"`
-	Total   int `json:"total_sandboxes"`
-	CPU     int `json:"cpu"`
-	Memory  int `json:"memory"`
-	State   int `json:"state_bytes"`
-}
-
-func newUserBody(u *fsm.User, used fsm.Usage) userBody {
-	b := userBody{ID: u.ID, CreatedAt: wireTime(u.CreatedAt), DisabledAt: wireTimeOrNull(u.DisabledAt),
-		Usage: usageBody{
+func newUserBody(u *fsm.User, used fsm.Usage) wire.User {
+	b := wire.User{ID: u.ID, CreatedAt: wire.At(u.CreatedAt), DisabledAt: wire.TimeOrNull(u.DisabledAt),
+		Usage: wire.Usage{
 			Running: used.Running,
 			Total:   used.Total,
 			CPU:     used.CPU,
@@ -61,13 +23,21 @@ func newUserBody(u *fsm.User, used fsm.Usage) userBody {
 			State:   used.StateBytes,
 		}}
 	if p := u.Policy; p != nil {
-		b.Policy = &policyBody{policyTime(p.IdleTimeout), policyTime(p.MaxRunning), policyTime(p.DeletePausedAfter)}
+		b.Policy = new(newPolicyBody(*p))
 	}
 	if u.Limits != nil {
-		l := limitsBody(*u.Limits)
+		l := wire.Limits(*u.Limits)
 		b.Limits = &l
 	}
 	return b
+}
+
+func newPolicyBody(p fsm.Policy) wire.Policy {
+	return wire.Policy{
+		IdleTimeout:       policyTime(p.IdleTimeout),
+		MaxRunning:        policyTime(p.MaxRunning),
+		DeletePausedAfter: policyTime(p.DeletePausedAfter),
+	}
 }
 
 // policyNever disables a policy.
@@ -90,11 +60,11 @@ func (s *Server) handleUserList(c *call) (answer, error) {
 		return answer{}, err
 	}
 	rows := v.Users()
-	items := make([]userBody, len(rows))
+	items := make([]wire.User, len(rows))
 	for i, row := range rows {
 		items[i] = newUserBody(row, v.Usage(row.ID))
 	}
-	return ok(newPage(items, ""))
+	return ok(wire.NewPage(items, ""))
 }
 
 // handleUserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null, "limits": {…} or
@@ -154,7 +124,7 @@ func (s *Server) handleUserDelete(c *call) (answer, error) {
 			s.log.Warn("a deleted user's secret is left to the collector", "path", path, "error", err)
 		}
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }
 
 // changeUser runs a command on a user and answers with the user.

@@ -16,16 +16,6 @@ const (
 	maxPageID    = 1024
 )
 
-// page is one page of a listing.
-type page[T any] struct {
-	Items      []T     `json:"items"`
-	NextPageID *string `json:"next_page_id"`
-}
-
-func newPage[T any](items []T, next string) page[T] {
-	return page[T]{Items: orEmpty(items), NextPageID: orNull(next)}
-}
-
 func limitOf(q decode.Query) int { return int(q.Integer("limit", defaultLimit, 0, maxLimit)) }
 
 // pageIDOf reads the page_id parameter. An unknown token means the first page, so a token that is

@@ -9,6 +9,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleSandboxSearch handles GET /api/v1/sandboxes/search.
@@ -27,7 +28,7 @@ func (s *Server) handleSandboxSearch(c *call) (answer, error) {
 	for i, row := range rows {
 		items[i] = newSandboxBody(row, keys, s.linksFor(c.r))
 	}
-	return ok(newPage(items, next))
+	return ok(wire.NewPage(items, next))
 }
 
 // handleSandboxGet handles GET /api/v1/sandboxes: the sandboxes with the given ids, in that order,
@@ -176,6 +177,6 @@ func (c *call) commandSandbox(body fsm.Body) (answer, error) {
 			return nil, secretWrites{}, response.NotFound()
 		}
 		return body, secretWrites{}, nil
-	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
+	}, func(fsm.Result) (answer, error) { return ok(wire.Success{Success: true}) })
 	return out, response.NotFoundAs(err, "Not Found")
 }

@@ -15,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // keyReaders is how many sandbox keys one listing reads in parallel.
@@ -28,7 +29,7 @@ type sandboxBody struct {
 	Status          fsm.SandboxState `json:"status"`
 	SessionAPIKey   *string          `json:"session_api_key"`
 	ExposedURLs     []exposedURL     `json:"exposed_urls"`
-	CreatedAt       wireTime         `json:"created_at"`
+	CreatedAt       wire.Time        `json:"created_at"`
 	StatusDetail    *string          `json:"status_detail"`
 }
 
@@ -85,20 +86,20 @@ func (s *Server) readKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys 
 func newSandboxBody(row *fsm.Sandbox, keys sandboxKeys, to links) sandboxBody {
 	b := sandboxBody{
 		ID: row.ID, CreatedByUserID: &row.UserID, SandboxSpecID: row.SpecID,
-		Status: row.State(), CreatedAt: wireTime(row.CreatedAt),
+		Status: row.State(), CreatedAt: wire.At(row.CreatedAt),
 	}
 	// A detail of an older generation describes a state that no longer applies.
 	if row.Status.Generation == row.Generation {
-		b.StatusDetail = orNull(cmp.Or(row.Status.Detail, movedDetail(row)))
+		b.StatusDetail = wire.OrNull(cmp.Or(row.Status.Detail, movedDetail(row)))
 	}
 	if !proxy.IsServing(row) {
 		return b
 	}
 	key := keys.values[row.ID]
-	b.SessionAPIKey = orNull(key)
+	b.SessionAPIKey = wire.OrNull(key)
 	b.ExposedURLs = exposedURLs(row, key, to)
 	if keys.failed[row.ID] {
-		b.StatusDetail = orNull("The secret store is unavailable, so the session key can't be shown right now.")
+		b.StatusDetail = wire.OrNull("The secret store is unavailable, so the session key can't be shown right now.")
 	}
 	return b
 }

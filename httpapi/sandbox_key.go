@@ -4,6 +4,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleSandboxRotateKey handles POST /api/v1/sandboxes/{sandbox_id}/rotate-key: the sandbox gets
@@ -47,7 +48,7 @@ func (c *call) rotateKey(find func(*fsm.View, string) (*fsm.Sandbox, error), ope
 				v.ProtocolVersion())
 		}
 		return c.newKey(row, operator)
-	}, func(fsm.Result) (answer, error) { return ok(success{Success: true}) })
+	}, func(fsm.Result) (answer, error) { return ok(wire.Success{Success: true}) })
 	return out, response.NotFoundAs(err, "Not Found")
 }
 

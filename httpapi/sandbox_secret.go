@@ -13,6 +13,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // sandboxSecretsBody is the response of GET /api/v1/sandboxes/{sandbox_id}/settings/secrets
@@ -101,7 +102,7 @@ func (c *call) ownSecrets() ([]ownSecret, error) {
 		byName[name] = ownSecret{secretName{name, new(string(p.Type) + " authentication token")}, p.Ref, "token"}
 	}
 	for _, s := range v.CustomSecrets(row.UserID) {
-		byName[s.Name] = ownSecret{secretName{s.Name, orNull(s.Description)}, s.Ref, "value"}
+		byName[s.Name] = ownSecret{secretName{s.Name, wire.OrNull(s.Description)}, s.Ref, "value"}
 	}
 	list := make([]ownSecret, 0, len(byName))
 	for _, name := range decode.SortedKeys(byName) {

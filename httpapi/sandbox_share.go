@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // defaultShare is how long a share lasts if the request does not say.
@@ -20,28 +21,13 @@ const defaultShare = 24 * time.Hour
 // shareIDLen is the length of a share's id.
 const shareIDLen = 16
 
-// shareBody is a share of a sandbox's port, without its token.
-type shareBody struct {
-	ID   string `json:"id"`
-	Port string `json:"port"`
-	// CreatedAt is null for a share of an earlier program.
-	CreatedAt *wireTime `json:"created_at"`
-	ExpiresAt wireTime  `json:"expires_at"`
-}
-
-func newShareBody(share fsm.Share) shareBody {
-	b := shareBody{ID: share.ID, Port: share.Port, ExpiresAt: wireTime(share.Until)}
+func newShareBody(share fsm.Share) wire.Share {
+	b := wire.Share{ID: share.ID, Port: share.Port, ExpiresAt: wire.At(share.Until)}
 	if !share.Created.IsZero() {
-		created := wireTime(share.Created)
+		created := wire.At(share.Created)
 		b.CreatedAt = &created
 	}
 	return b
-}
-
-// newShare is a share that was just made. Its URL has the token in the fragment.
-type newShare struct {
-	shareBody
-	URL string `json:"url"`
 }
 
 // handleSandboxShare handles POST /api/v1/sandboxes/{sandbox_id}/ports/{port}/share: {"expires_at"}
@@ -95,7 +81,7 @@ func (c *call) shared(res fsm.Result, id string) (answer, error) {
 		if share.ID == id {
 			at := c.server.linksFor(c.r).proxied(res.Sandbox.ID,
 				share.Port) + "/#" + proxy.FragmentCode + "=" + proxy.ShareToken(key, res.Sandbox.ID, share)
-			return ok(newShare{newShareBody(share), at})
+			return ok(wire.CreatedShare{Share: newShareBody(share), URL: at})
 		}
 	}
 	return answer{}, errEmptyResult(fsm.SandboxShare)
@@ -154,11 +140,11 @@ func (c *call) sharesOf(row *fsm.Sandbox, port *string) (answer, error) {
 		}
 	}
 	shares := row.SharesInForce(name, c.now)
-	items := make([]shareBody, len(shares))
+	items := make([]wire.Share, len(shares))
 	for i, share := range shares {
 		items[i] = newShareBody(share)
 	}
-	return ok(newPage(items, ""))
+	return ok(wire.NewPage(items, ""))
 }
 
 // handleOperatorSandboxUnshare handles DELETE

@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // secretWriters is how many entries one request writes in parallel.
@@ -164,7 +165,7 @@ func (d *startSecrets) stage(w *secretWrites, user, task string, ref *fsm.Secret
 	if d.empty() {
 		return nil
 	}
-	d.Secrets = orEmptyMap(d.Secrets)
+	d.Secrets = wire.OrEmptyMap(d.Secrets)
 	text, err := response.Encode(d)
 	if err != nil {
 		return fmt.Errorf("encoding the secrets of a start task: %w", err)

@@ -4,21 +4,22 @@ import (
 	"fmt"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // specBody is the API's SandboxSpecInfo (API.md, "Sandbox specs").
 type specBody struct {
 	ID         string            `json:"id"`
 	Command    []string          `json:"command"`
-	CreatedAt  wireTime          `json:"created_at"`
+	CreatedAt  wire.Time         `json:"created_at"`
 	InitialEnv map[string]string `json:"initial_env"`
 	WorkingDir string            `json:"working_dir"`
 }
 
 func newSpecBody(s *fsm.Spec) specBody {
 	b := specBody{
-		ID: s.ID, CreatedAt: wireTime(s.CreatedAt),
-		InitialEnv: orEmptyMap(s.Template.Env), WorkingDir: s.Template.WorkingDir,
+		ID: s.ID, CreatedAt: wire.At(s.CreatedAt),
+		InitialEnv: wire.OrEmptyMap(s.Template.Env), WorkingDir: s.Template.WorkingDir,
 	}
 	if s.Template.Command != "" {
 		b.Command = append(b.Command, s.Template.Command)
@@ -42,7 +43,7 @@ func (s *Server) handleSpecSearch(c *call) (answer, error) {
 	for i, row := range rows {
 		items[i] = newSpecBody(row)
 	}
-	return ok(newPage(items, next))
+	return ok(wire.NewPage(items, next))
 }
 
 // specKey sorts specs in the order of the list.

@@ -13,6 +13,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // newHexID returns a random UUID as 32 hex characters, V1's format.
@@ -181,7 +182,7 @@ func readBlock(o decode.Object) fsm.ContentBlock {
 		block.Text = o.MustText("text", fsm.MaxText)
 	case fsm.BlockImage:
 		if o.Require("image_urls") && o.NotNull("image_urls", decode.KindList) {
-			block.ImageURLs = orEmpty(o.Texts("image_urls", decode.MaxAnyText))
+			block.ImageURLs = wire.OrEmpty(o.Texts("image_urls", decode.MaxAnyText))
 		}
 	}
 	return block

@@ -9,6 +9,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // startTaskBody is the API's AppConversationStartTask (API.md, "Start tasks: members").
@@ -22,8 +23,8 @@ type startTaskBody struct {
 	AgentServerURL    *string             `json:"agent_server_url"`
 	Setup             *taskSetupBody      `json:"setup,omitempty"`
 	Request           startRequestBody    `json:"request"`
-	CreatedAt         wireTime            `json:"created_at"`
-	UpdatedAt         wireTime            `json:"updated_at"`
+	CreatedAt         wire.Time           `json:"created_at"`
+	UpdatedAt         wire.Time           `json:"updated_at"`
 }
 
 // startRequestBody is the echoed request. Unlike fsm.StartRequest it omits no member.
@@ -75,9 +76,9 @@ type imageEcho struct {
 func newStartTaskBody(v *fsm.View, t *fsm.StartTask, to links) startTaskBody {
 	b := startTaskBody{
 		ID: t.ID, CreatedByUserID: &t.UserID, Status: t.Status,
-		Detail: orNull(cmp.Or(t.Detail, skippedText(t))), Setup: newTaskSetupBody(v, t),
-		SandboxID: orNull(t.SandboxID), AgentServerURL: orNull(to.agent(t.SandboxID, t.AgentServerURL)),
-		Request: newStartRequestBody(&t.Request), CreatedAt: wireTime(t.CreatedAt), UpdatedAt: wireTime(t.UpdatedAt),
+		Detail: wire.OrNull(cmp.Or(t.Detail, skippedText(t))), Setup: newTaskSetupBody(v, t),
+		SandboxID: wire.OrNull(t.SandboxID), AgentServerURL: wire.OrNull(to.agent(t.SandboxID, t.AgentServerURL)),
+		Request: newStartRequestBody(&t.Request), CreatedAt: wire.At(t.CreatedAt), UpdatedAt: wire.At(t.UpdatedAt),
 	}
 	if t.Status == fsm.StartTaskReady {
 		b.AppConversationID = &t.ConversationID
@@ -90,7 +91,7 @@ func newStartRequestBody(q *fsm.StartRequest) startRequestBody {
 		SandboxID: q.SandboxID, ConversationID: q.ConversationID, SystemMessageSuffix: q.SystemMessageSuffix,
 		Processors: q.Processors, LLMModel: q.LLMModel, AgentProfileID: q.AgentProfileID,
 		SelectedRepository: q.SelectedRepository, SelectedBranch: q.SelectedBranch, GitProvider: q.GitProvider,
-		SuggestedTask: q.SuggestedTask, Title: q.Title, Trigger: q.Trigger, PRNumber: orEmpty(q.PRNumber),
+		SuggestedTask: q.SuggestedTask, Title: q.Title, Trigger: q.Trigger, PRNumber: wire.OrEmpty(q.PRNumber),
 		ParentConversationID: q.ParentConversationID, AgentType: q.AgentType, Public: q.Public,
 		ObservabilityMetadata: q.ObservabilityMetadata, ObservabilityTags: q.ObservabilityTags,
 		ObservabilitySpanName: q.ObservabilitySpanName, Plugins: q.Plugins, Secrets: q.Secrets, ACPServer: q.ACPServer,
@@ -105,7 +106,7 @@ func newMessageEcho(m *fsm.Message) *messageEcho {
 	e := &messageEcho{Role: m.Role, Content: make([]any, len(m.Content)), Run: m.Run}
 	for i, block := range m.Content {
 		if block.Type == fsm.BlockImage {
-			e.Content[i] = imageEcho{CachePrompt: block.CachePrompt, Type: block.Type, ImageURLs: orEmpty(block.ImageURLs)}
+			e.Content[i] = imageEcho{CachePrompt: block.CachePrompt, Type: block.Type, ImageURLs: wire.OrEmpty(block.ImageURLs)}
 			continue
 		}
 		e.Content[i] = textEcho{CachePrompt: block.CachePrompt, Type: block.Type, Text: block.Text}

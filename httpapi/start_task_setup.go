@@ -6,6 +6,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // taskSetupBody is what a start task asks its user about (API.md, "Start tasks: setup").
@@ -71,7 +72,7 @@ func (s *Server) handleStartTaskSetup(c *call) (answer, error) {
 		if res.StartTask == nil {
 			return answer{}, errEmptyResult(fsm.StartTaskAnswer)
 		}
-		return ok(success{Success: true})
+		return ok(wire.Success{Success: true})
 	})
 	return out, response.NotFoundAs(err, "Start task not found")
 }

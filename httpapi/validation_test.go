@@ -10,6 +10,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const (
@@ -497,7 +498,7 @@ func TestToTime(t *testing.T) {
 		"1787390130": `"2026-08-22T09:15:30Z"`, "1787390130000": `"2026-08-22T09:15:30Z"`,
 	} {
 		got, f := decode.ToTime(in)
-		b, _ := json.Marshal(wireTime(got))
+		b, _ := json.Marshal(wire.At(got))
 		if f != nil || string(b) != want {
 			t.Errorf("%s became %s", in, b)
 		}

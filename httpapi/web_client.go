@@ -7,6 +7,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
@@ -21,7 +22,7 @@ type webClientBody struct {
 	RecaptchaSiteKey     *string           `json:"recaptcha_site_key"`
 	FaultyModels         []string          `json:"faulty_models"`
 	ErrorMessage         *string           `json:"error_message"`
-	UpdatedAt            wireTime          `json:"updated_at"`
+	UpdatedAt            wire.Time         `json:"updated_at"`
 	GithubAppSlug        *string           `json:"github_app_slug"`
 	Kind                 string            `json:"kind"`
 	GitlabEnabled        bool              `json:"gitlab_enabled"`
@@ -95,7 +96,7 @@ func (s *Server) handleWebClientConfig(c *call) (answer, error) {
 			}
 		}
 	}
-	b.UpdatedAt = wireTime(changed)
+	b.UpdatedAt = wire.At(changed)
 	return ok(b)
 }
 
@@ -105,6 +106,6 @@ func newACPProviderBody(a *fsm.Agent) acpProviderBody {
 		Key: a.ID, DisplayName: cmp.Or(a.DisplayName, known.DisplayName, a.ID),
 		DefaultCommand: []string{
 			cmp.Or(a.Command, known.Command),
-		}, DefaultModel: orNull(a.Model), AvailableModels: []acpModelBody{},
+		}, DefaultModel: wire.OrNull(a.Model), AvailableModels: []acpModelBody{},
 	}
 }

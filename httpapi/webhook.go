@@ -14,6 +14,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleWebhookConversation handles POST /api/v1/webhooks/conversations: an agent server sends the
@@ -35,7 +36,7 @@ func (s *Server) handleWebhookConversation(c *call) (answer, error) {
 		return answer{}, response.Error(http.StatusNotFound, "Conversation not found")
 	}
 	if decode.OrZero(title) == "" || !row.AutoTitle || *title == decode.OrZero(row.Title) {
-		return ok(success{Success: true})
+		return ok(wire.Success{Success: true})
 	}
 	body := &fsm.ConversationUpdateBody{ID: id, Automatic: true, Set: []string{memberTitle}, Title: title}
 	if err := fsm.Validate(body); err != nil {
@@ -50,7 +51,7 @@ func (s *Server) handleWebhookConversation(c *call) (answer, error) {
 	if _, err := c.propose(body); err != nil {
 		return answer{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(success{Success: true})
+	return ok(wire.Success{Success: true})
 }
 
 // A sandbox changes titleBurst titles at once, as one with many conversations does, and then one each

@@ -7,6 +7,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
@@ -33,11 +34,11 @@ type clientLister interface {
 type sandboxClients struct{ lister clientLister }
 
 // Clients lists the clients.
-func (s sandboxClients) Clients(ctx context.Context, clusterID string) ([]httpapi.SandboxClient, error) {
+func (s sandboxClients) Clients(ctx context.Context, clusterID string) ([]wire.SandboxClient, error) {
 	list, err := s.lister.Clients(ctx, clusterID)
-	out := make([]httpapi.SandboxClient, len(list))
+	out := make([]wire.SandboxClient, len(list))
 	for i, c := range list {
-		out[i] = httpapi.SandboxClient(c)
+		out[i] = wire.SandboxClient(c)
 	}
 	return out, err
 }

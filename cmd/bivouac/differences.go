@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler"
 )
 
@@ -24,8 +24,8 @@ type surroundings struct {
 const readsAtOnce = 8
 
 // Differences implements httpapi.Surroundings.
-func (s surroundings) Differences(ctx context.Context, v *fsm.View) httpapi.Differences {
-	d := httpapi.Differences{
+func (s surroundings) Differences(ctx context.Context, v *fsm.View) wire.Differences {
+	d := wire.Differences{
 		Unknown:  []string{},
 		Missing:  []string{},
 		Secrets:  []string{},
@@ -45,7 +45,7 @@ func (s surroundings) Differences(ctx context.Context, v *fsm.View) httpapi.Diff
 }
 
 // jobs compares the sandboxes with the runner's jobs.
-func (s surroundings) jobs(ctx context.Context, v *fsm.View, d *httpapi.Differences) error {
+func (s surroundings) jobs(ctx context.Context, v *fsm.View, d *wire.Differences) error {
 	list, err := s.runner.List(ctx, v.ClusterID())
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s surroundings) jobs(ctx context.Context, v *fsm.View, d *httpapi.Differen
 
 // compare checks every version of a secret that the state refers to, and looks for later
 // versions. It stops if the store does not answer.
-func (s surroundings) compare(ctx context.Context, v *fsm.View, d *httpapi.Differences) error {
+func (s surroundings) compare(ctx context.Context, v *fsm.View, d *wire.Differences) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi"
+	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler"
 )
 
@@ -77,7 +77,7 @@ func TestDifferences(t *testing.T) {
 	}}
 	got := surroundings{runner, fixedSecrets{"keyless": fsm.Errorf(fsm.CodeNotFound, "gone")}}.Differences(t.Context(),
 		store.View())
-	want := httpapi.Differences{
+	want := wire.Differences{
 		Unknown: []string{"unknown"}, Missing: []string{"gone"}, Secrets: []string{"keyless version 1"},
 		Newer: []string{"later version 1, the store has 3"}, Problems: []string{},
 	}

@@ -13,8 +13,8 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
-	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // restoreOptions are the arguments of `operator snapshot restore`.
@@ -120,11 +120,11 @@ func (p *program) restoreSnapshot(ctx context.Context, c *client.Client, o resto
 // restoredReport is the response of POST /api/v1/operator/restore.
 type restoredReport struct {
 	cluster.Restored
-	Differences *httpapi.Differences `json:"differences,omitempty"`
+	Differences *wire.Differences `json:"differences,omitempty"`
 }
 
 // printDifferences prints how the state differs from Nomad and the secret store.
-func printDifferences(w io.Writer, d *httpapi.Differences) error {
+func printDifferences(w io.Writer, d *wire.Differences) error {
 	if d == nil {
 		return nil
 	}

@@ -57,6 +57,7 @@ var ours = map[string][]string{
 	"httpapi/apikey":   {"fsm"},
 	"httpapi/response": {"fsm", "httpapi/decode", "httpapi/requestid"},
 	"httpapi/limits":   {"httpapi/places", "httpapi/response"},
+	"httpapi/wire":     {"fsm", "cluster"},
 	"httpapi/git":      {"fsm", "httpapi/decode", "httpapi/publicaddr", "httpapi/response"},
 	"httpapi/legacy":   {"fsm", "httpapi/decode", "httpapi/git", "httpapi/response"},
 	"httpapi/proxy":    {"fsm", "cluster", "httpapi/apikey", "httpapi/decode", "httpapi/places", "httpapi/response"},
