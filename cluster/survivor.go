@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -108,9 +109,7 @@ func replay(s *raftstore.Store, until uint64) (*replayed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the log: %w", err)
 	}
-	if until == 0 {
-		until = ^uint64(0)
-	}
+	until = cmp.Or(until, ^uint64(0))
 	r := &replayed{store: fsm.NewStore()}
 	m := newRaftFSM(r.store)
 	if err := r.fromSnapshot(s, m, until); err != nil {

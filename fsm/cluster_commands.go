@@ -1,5 +1,7 @@
 package fsm
 
+import "cmp"
+
 // TermOpenBody opens a leader's term. It is the first command of every term, so that the FSM's
 // index reaches the commit index: no-ops never reach the FSM. It is valid at every protocol
 // version.
@@ -32,9 +34,7 @@ func (t *transaction) applyTermOpen(b *TermOpenBody) (Result, *Error) {
 		t.meta.Term, t.meta.TermNode = b.Term, b.Node
 		t.openTerm(b)
 	}
-	if t.meta.ClusterID == "" {
-		t.meta.ClusterID = b.ClusterID
-	}
+	t.meta.ClusterID = cmp.Or(t.meta.ClusterID, b.ClusterID)
 	return Result{}, nil
 }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -201,10 +202,7 @@ func (v *View) Contains(b Birth) bool {
 		return 1
 	})
 	if i > 0 && h.Terms[i-1].Nonce == b.Nonce {
-		last := h.Terms[i-1].Last
-		if last == 0 {
-			last = v.meta.LastCommand
-		}
+		last := cmp.Or(h.Terms[i-1].Last, v.meta.LastCommand)
 		if b.Index <= last {
 			return true
 		}

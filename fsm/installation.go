@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -94,10 +95,7 @@ func (i Installation) values() []Difference {
 			list = append(list, Difference{Name: of.name + one.name, Has: fmt.Sprint(one.value)})
 		}
 	}
-	onLimit := i.OnLimit
-	if onLimit == "" {
-		onLimit = OnLimitRefuse
-	}
+	onLimit := cmp.Or(i.OnLimit, OnLimitRefuse)
 	list = append(list,
 		Difference{Name: "limits.on_limit", Has: string(onLimit)},
 		Difference{Name: "git.verify_tokens", Has: fmt.Sprint(!i.Git.Unverified)},

@@ -1,5 +1,7 @@
 package fsm
 
+import "cmp"
+
 // SpecApplyBody stores specs and replaces those with the same id. With Replace the order of the
 // list becomes their position; without, new specs come last. A spec without a pool size keeps its
 // current size.
@@ -66,9 +68,7 @@ func (t *transaction) applySpecApply(b *SpecApplyBody) (Result, *Error) {
 		}
 		if old != nil {
 			s.CreatedAt = old.CreatedAt
-			if s.Pool == 0 {
-				s.Pool = old.Pool
-			}
+			s.Pool = cmp.Or(s.Pool, old.Pool)
 		}
 		switch {
 		case b.Replace:

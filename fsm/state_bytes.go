@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 )
@@ -258,15 +259,8 @@ func (q StartRequest) withoutLarge() StartRequest {
 func (t *transaction) stateLimits(user string) (mine, all int) {
 	in := &t.meta.Installation
 	mine, all = t.limitsOf(user).StateBytes, in.Overall.StateBytes
-	if mine == 0 {
-		mine = in.PerUser.StateBytes
-	}
-	if mine == 0 {
-		mine = DefaultUserStateBytes
-	}
-	if all == 0 {
-		all = DefaultInstallationStateBytes
-	}
+	mine = cmp.Or(mine, in.PerUser.StateBytes, DefaultUserStateBytes)
+	all = cmp.Or(all, DefaultInstallationStateBytes)
 	return mine, all
 }
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -191,9 +192,7 @@ func newConversationBody(row *fsm.Conversation, sb *fsm.Sandbox, keys sandboxKey
 		CreatedAt: wire.At(row.CreatedAt), UpdatedAt: wire.At(row.UpdatedAt),
 		SandboxStatus: fsm.SandboxMissing, ACPServer: wire.OrNull(row.Tags["acpserver"]),
 	}
-	if b.AgentKind == "" {
-		b.AgentKind = "openhands"
-	}
+	b.AgentKind = cmp.Or(b.AgentKind, "openhands")
 	if sb == nil {
 		return b
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,9 +186,7 @@ const defaultFile = "/workspace/project/PLAN.md"
 // when there is none or the sandbox does not answer.
 func (s *Server) handleConversationFile(c *call) (answer, error) {
 	file := decode.OrZero(c.query.Text("file_path", fsm.MaxLine))
-	if file == "" {
-		file = defaultFile
-	}
+	file = cmp.Or(file, defaultFile)
 	a, err := c.agentOfPath()
 	if err != nil {
 		return answer{}, err

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -142,10 +143,7 @@ func (in startInput) joins(v *fsm.View, user string) bool {
 // newV0Start returns the id of the started or joined conversation. A joined conversation without a
 // start task has the requested id.
 func newV0Start(in startInput, res fsm.Result) (answer, error) {
-	id := in.v0ID
-	if id == "" {
-		id = in.conversation
-	}
+	id := cmp.Or(in.v0ID, in.conversation)
 	if id == "" {
 		if res.StartTask == nil {
 			return answer{}, errEmptyResult(fsm.StartTaskCreate)

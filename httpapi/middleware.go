@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -75,9 +76,7 @@ func (w *recorder) Write(b []byte) (int, error) {
 
 // NoteStatus records the status of a hijacked connection.
 func (w *recorder) NoteStatus(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
+	w.status = cmp.Or(w.status, status)
 }
 
 // linger reads the rest of a body that was too large, of a client with a good credential.
@@ -144,9 +143,7 @@ func (s *Server) guard(next http.Handler, w *recorder, r *http.Request, ex *prox
 // finish updates the metrics and writes the request's log line. It omits the query string and the
 // bodies, which may hold secrets.
 func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, took time.Duration) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
+	w.status = cmp.Or(w.status, http.StatusOK)
 	method := knownMethod(r.Method)
 	s.logRefused(r.Context(), ex, method+" "+ex.Route)
 	s.metrics.served(ex.Route, method, w.status, took, ex.Err)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -26,9 +27,7 @@ func (s *Server) newConfigBody(v *fsm.View) wire.Config {
 		Git:  wire.ConfigGit{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
 		CORS: wire.ConfigCORS{Origins: append([]string{}, i.CORS.Origins...)},
 	}
-	if b.Limits.OnLimit == "" {
-		b.Limits.OnLimit = string(fsm.OnLimitRefuse)
-	}
+	b.Limits.OnLimit = cmp.Or(b.Limits.OnLimit, string(fsm.OnLimitRefuse))
 	if v.Active(fsm.VersionModels) {
 		b.LLM = newConfigLLMBody(i.LLM)
 	}

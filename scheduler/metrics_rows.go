@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -39,10 +40,7 @@ func (c reasonCollector) Collect(ch chan<- prometheus.Metric) {
 		counts[label{string(fsm.SandboxPaused), reason}] = 0
 	}
 	for sb := range c.store.View().AllSandboxes() {
-		reason := sb.Status.Reason
-		if reason == "" {
-			reason = sb.PausedBy
-		}
+		reason := cmp.Or(sb.Status.Reason, sb.PausedBy)
 		// A reason of a newer node counts nowhere: labels are those that this one knows.
 		l := label{string(sb.State()), reason}
 		if _, known := counts[l]; known && sb.Desired != fsm.DesiredDeleted {

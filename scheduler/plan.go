@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -425,9 +426,7 @@ func overdue(d *Decision, s Situation, reason, detail string) {
 		wake(d, at)
 		return
 	}
-	if reason == "" {
-		reason = fsm.ReasonStartTimeout
-	}
+	reason = cmp.Or(reason, fsm.ReasonStartTimeout)
 	p := d.Status.Placement
 	fail(d, s, &Failure{Reason: reason, Detail: fmt.Sprintf("not running after %s: %s", limit, detail)})
 	d.Status.Placement = p

@@ -1,6 +1,7 @@
 package secrets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,12 +65,8 @@ type SealedOptions struct {
 // or replace a file, and when the file is damaged.
 func OpenSealed(dir string, o SealedOptions) (*Sealed, error) {
 	s := &Sealed{dir: dir, grace: o.Grace, retention: o.Retention, now: time.Now}
-	if s.grace == 0 {
-		s.grace = DefaultGrace
-	}
-	if s.retention == 0 {
-		s.retention = DefaultRetention
-	}
+	s.grace = cmp.Or(s.grace, DefaultGrace)
+	s.retention = cmp.Or(s.retention, DefaultRetention)
 	if err := s.open(dir); err != nil {
 		return nil, fmt.Errorf("opening the secrets in %s: %w", dir, err)
 	}

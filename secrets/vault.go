@@ -1,6 +1,7 @@
 package secrets
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -89,9 +90,7 @@ func NewVault(cfg VaultConfig) (*Vault, error) {
 
 func (c *VaultConfig) setDefaults() {
 	or := func(s *string, def string) {
-		if *s == "" {
-			*s = def
-		}
+		*s = cmp.Or(*s, def)
 	}
 	or(&c.AuthMount, "approle")
 	or(&c.Mount, "secret")
@@ -100,15 +99,9 @@ func (c *VaultConfig) setDefaults() {
 	for _, s := range []*string{&c.AuthMount, &c.Mount, &c.Prefix} {
 		*s = strings.Trim(*s, "/")
 	}
-	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Second
-	}
-	if c.Grace == 0 {
-		c.Grace = DefaultGrace
-	}
-	if c.Retention == 0 {
-		c.Retention = DefaultRetention
-	}
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

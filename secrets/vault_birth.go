@@ -1,6 +1,7 @@
 package secrets
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -109,9 +110,7 @@ func (b births) into(custom map[string]any) {
 		if upTo > 0 {
 			key += "_" + strconv.Itoa(upTo)
 		}
-		if text == "" {
-			text = unknownBirth
-		}
+		text = cmp.Or(text, unknownBirth)
 		if upTo > 0 || birth != (Birth{}) {
 			custom[key] = text
 		}

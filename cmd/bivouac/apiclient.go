@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"net/http"
@@ -40,9 +41,7 @@ func (p *program) client(f *apiFlags) (*client.Client, error) {
 	if c.Address == "" {
 		c.Address = p.getenv("BIVOUAC_ADDR")
 	}
-	if c.Address == "" {
-		c.Address = defaultAddress
-	}
+	c.Address = cmp.Or(c.Address, defaultAddress)
 	if err := isHTTPAddress(c.Address); err != nil {
 		return nil, usagef("--address: %w", err)
 	}

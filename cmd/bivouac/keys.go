@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -146,10 +147,7 @@ func (p *program) keysListCommand() *cobra.Command {
 func printKeys(w io.Writer, keys []keyInfo) error {
 	rows := make([][]string, len(keys))
 	for i, k := range keys {
-		scope := k.Scope
-		if scope == "" {
-			scope = "all"
-		}
+		scope := cmp.Or(k.Scope, "all")
 		rows[i] = []string{strconv.Itoa(k.ID), k.User, k.Name, k.Role, scope, formatTime(k.CreatedAt),
 			formatSet(k.ExpiresAt), formatSet(k.LastUsedAt), yesNo(k.Disabled), formatSet(k.RevokedAt), formatSet(k.SuspendedAt)}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -115,10 +116,7 @@ func printSpecs(w io.Writer, specs []specInfo) error {
 	rows := make([][]string, len(specs))
 	for i, s := range specs {
 		t := s.Template
-		what := t.Image
-		if what == "" {
-			what = t.Command
-		}
+		what := cmp.Or(t.Image, t.Command)
 		ports := make([]string, 0, len(t.Ports))
 		for name := range t.Ports {
 			ports = append(ports, name)

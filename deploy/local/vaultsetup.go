@@ -96,9 +96,7 @@ type AppRole struct{ RoleID, SecretID string }
 // secret id. It may be called again: the role id stays, the secret id is new.
 func (v *Vault) NewAppRole(ctx context.Context, o AppRoleOptions) (AppRole, error) {
 	or := func(s *string, def string) {
-		if *s == "" {
-			*s = def
-		}
+		*s = cmp.Or(*s, def)
 	}
 	or(&o.Name, "bivouac")
 	or(&o.Mount, "secret")

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -106,9 +107,7 @@ func (q *request) understand() error {
 		return refuse(http.StatusBadRequest, reasonBody, "the request's body is no JSON object of this API: %v", err)
 	}
 	q.stream, q.output = in.stream, in.limits.most()
-	if q.name == "" {
-		q.name = in.model
-	}
+	q.name = cmp.Or(q.name, in.model)
 	if q.name == "" {
 		return refuse(http.StatusBadRequest, reasonModel, "the request names no model")
 	}
@@ -151,9 +150,7 @@ func (l limits) most() int64 {
 		return n
 	}
 	tokens := max(number(l.tokens), number(l.completion), number(l.output), nested.Camel, nested.Snake)
-	if tokens == 0 {
-		tokens = assumedOutput
-	}
+	tokens = cmp.Or(tokens, assumedOutput)
 	answers := max(1, number(l.answers), nested.Answers, nested.Snakes)
 	return int64(min(tokens*min(answers, maxAnswers), maxCount))
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -84,10 +85,7 @@ func (p *request) address() string {
 
 // path returns the path for the sandbox, escaped exactly as the client sent it.
 func (p *request) path() (path, raw string) {
-	raw = p.to.rest
-	if raw == "" {
-		raw = "/"
-	}
+	raw = cmp.Or(p.to.rest, "/")
 	path, err := url.PathUnescape(raw)
 	if err != nil {
 		return raw, "" // unreachable: the whole path was parsed before

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"cmp"
 	"net"
 	"net/http"
 	"slices"
@@ -58,9 +59,7 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if w.status == 0 {
-		w.status = http.StatusSwitchingProtocols
-	}
+	w.status = cmp.Or(w.status, http.StatusSwitchingProtocols)
 	if rec, ok := w.inner.(interface{ NoteStatus(status int) }); ok {
 		rec.NoteStatus(w.status)
 	}

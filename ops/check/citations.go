@@ -161,10 +161,8 @@ func (t *Texts) broken(f *Text, link string) string {
 	if anchor == "" || path.Ext(p) != ".md" {
 		return ""
 	}
-	for _, a := range anchorsOf(t.headings[p]) {
-		if a == anchor {
-			return ""
-		}
+	if slices.Contains(anchorsOf(t.headings[p]), anchor) {
+		return ""
 	}
 	return fmt.Sprintf("the link %s leads to no heading", link)
 }

@@ -270,10 +270,7 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 	}
 	req.Header.Set("Accept", "application/json")
 	if r.body != nil {
-		ct := r.contentType
-		if ct == "" {
-			ct = "application/json"
-		}
+		ct := cmp.Or(r.contentType, "application/json")
 		req.Header.Set("Content-Type", ct)
 	}
 	if r.key != "" {

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -25,10 +26,7 @@ func (r *Runner) Clients(ctx context.Context, clusterID string) ([]scheduler.Cli
 	}
 	byID := map[string]*scheduler.Client{}
 	for _, s := range stubs {
-		pool := r.cfg.NodePool
-		if pool == "" {
-			pool = api.NodePoolDefault
-		}
+		pool := cmp.Or(r.cfg.NodePool, api.NodePoolDefault)
 		if pool != api.NodePoolAll && s.NodePool != pool {
 			continue
 		}

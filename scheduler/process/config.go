@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,16 +72,12 @@ func (c Config) withDefaults() (Config, error) {
 		{&c.BackoffMin, 250 * time.Millisecond, "minimum back-off"},
 		{&c.BackoffMax, 5 * time.Second, "maximum back-off"},
 	} {
-		if *d.value == 0 {
-			*d.value = d.def
-		}
+		*d.value = cmp.Or(*d.value, d.def)
 		if *d.value < 0 {
 			return c, fmt.Errorf("process runner: %s must be positive, got %s", d.name, *d.value)
 		}
 	}
-	if c.Restarts == 0 {
-		c.Restarts = 3
-	}
+	c.Restarts = cmp.Or(c.Restarts, 3)
 	if c.MaxLog <= 0 {
 		c.MaxLog = 4 << 20
 	}

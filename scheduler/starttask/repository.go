@@ -1,6 +1,7 @@
 package starttask
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -174,9 +175,7 @@ func (in *inputs) remote(repo, branch string) (remote, error) {
 		kind = *named
 	}
 	known, ok := gitProviders[kind]
-	if host == "" {
-		host = known.host
-	}
+	host = cmp.Or(host, known.host)
 	if !ok || host == "" {
 		return remote{}, errors.New(
 			"Repositories can't be cloned from the git provider " + string(kind),

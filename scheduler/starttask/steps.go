@@ -1,6 +1,7 @@
 package starttask
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,10 +109,7 @@ func (r *Runner) sandbox(v *fsm.View, t *fsm.StartTask) (*place, outcome) {
 	switch sb.State() {
 	case fsm.SandboxRunning:
 	case fsm.SandboxError, fsm.SandboxMissing, fsm.SandboxPaused:
-		reason := sb.Status.Detail
-		if reason == "" {
-			reason = sb.Status.Reason
-		}
+		reason := cmp.Or(sb.Status.Detail, sb.Status.Reason)
 		return nil, outcome{fatal: fmt.Sprintf("Sandbox %s is in %s: %s", t.SandboxID, sb.State(), reason)}
 	default:
 		return nil, outcome{wait: true, detail: sb.Status.Detail}

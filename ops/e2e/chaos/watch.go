@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -101,9 +102,7 @@ func (w *watch) note(term uint64, name string) {
 	case !seen:
 		w.leaders[term] = name
 		w.last = max(w.last, term)
-		if w.first == 0 {
-			w.first = term
-		}
+		w.first = cmp.Or(w.first, term)
 	case other != name:
 		if said := fmt.Sprintf("term %d: %s and %s", term, other, name); !slices.Contains(w.two, said) {
 			w.two = append(w.two, said)

@@ -3,6 +3,7 @@ package modeltest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 )
 
@@ -166,9 +167,7 @@ func responsesChunks(r Request, a Answer) []Chunk {
 	items := responsesItems(r, a)
 	for i, item := range items {
 		begun := map[string]any{}
-		for name, value := range item {
-			begun[name] = value
-		}
+		maps.Copy(begun, item)
 		part, delta, empty := "", "", any([]any{})
 		switch item["type"] {
 		case "reasoning":

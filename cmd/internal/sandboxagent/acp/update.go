@@ -1,6 +1,7 @@
 package acp
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"unicode/utf8"
@@ -69,10 +70,7 @@ func (c *call) over() bool { return c.Status == callCompleted || c.Status == cal
 
 // event returns the call as it is known now, with each text passed through mask.
 func (c *call) event(mask func(string) string) *event.ACPToolCall {
-	title := c.Title
-	if title == "" {
-		title = c.ID
-	}
+	title := cmp.Or(c.Title, c.ID)
 	e := &event.ACPToolCall{
 		Head: event.Head{Source: event.SourceAgent}, ToolCallID: c.ID, Title: bounded(mask(title)),
 		RawInput: boundedJSON(c.RawInput, mask), RawOutput: boundedJSON(c.RawOutput, mask), Content: boundedJSON(c.Content,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"time"
 
@@ -70,9 +71,7 @@ func (f bashFeed) next() []bashEvent {
 		known[c.info.ID] = n + len(events)
 	}
 	clear(f.sent)
-	for id, n := range known {
-		f.sent[id] = n
-	}
+	maps.Copy(f.sent, known)
 	return out
 }
 

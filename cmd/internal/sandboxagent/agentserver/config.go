@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -108,10 +109,8 @@ func ConfigFromEnv(environ []string) (Config, error) {
 	if legacy, ok := env[envLegacyKey]; len(keys) == 0 && ok {
 		keys = []string{legacy}
 	}
-	for _, k := range keys {
-		if k == "" {
-			return cfg, errors.New("a session key is set but empty: refusing to serve without a key")
-		}
+	if slices.Contains(keys, "") {
+		return cfg, errors.New("a session key is set but empty: refusing to serve without a key")
 	}
 	cfg.Keys = keys
 	if cfg.APIURLs, err = envList(env, agent.EnvAPIURLs); err != nil {
@@ -169,10 +168,8 @@ func (c Config) validate() error {
 	if c.ConversationsPath == "" {
 		return errors.New("the conversations path is empty")
 	}
-	for _, k := range c.Keys {
-		if k == "" {
-			return errors.New("a session key is empty")
-		}
+	if slices.Contains(c.Keys, "") {
+		return errors.New("a session key is empty")
 	}
 	for _, s := range c.APIURLs {
 		if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

@@ -5,6 +5,7 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"cmp"
 
 	"crypto/rand"
 	"encoding/hex"
@@ -34,10 +35,7 @@ func statusEvent(status string) event.Event { return engine.Update(engine.KeySta
 
 // failureEvents end a run as error.
 func failureEvents(f *engine.Failure) []event.Event {
-	source := f.Source
-	if source == "" {
-		source = event.SourceEnvironment
-	}
+	source := cmp.Or(f.Source, event.SourceEnvironment)
 	return []event.Event{
 		&event.ConversationError{
 			Head:           event.Head{Source: source},

@@ -1,6 +1,7 @@
 package agentserver
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -147,18 +148,13 @@ func fill(e event.Event) *event.Head {
 	if h.ID == "" {
 		h.ID = newUUID()
 	}
-	if h.Source == "" {
-		h.Source = event.SourceEnvironment
-	}
+	h.Source = cmp.Or(h.Source, event.SourceEnvironment)
 	return h
 }
 
 // stamp is the present time as text, never before the latest event's. The caller holds c.mu.
 func (c *conversation) stamp() string {
-	t := now().Format(eventTime)
-	if t < c.latest {
-		t = c.latest
-	}
+	t := max(now().Format(eventTime), c.latest)
 	c.latest = t
 	return t
 }

@@ -3,6 +3,7 @@
 package hooks
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -113,17 +114,13 @@ func Parse(text []byte) (*Config, error) {
 
 // check fills in defaults and refuses what could never run.
 func (m *Matcher) check() error {
-	if m.Matcher == "" {
-		m.Matcher = "*"
-	}
+	m.Matcher = cmp.Or(m.Matcher, "*")
 	if m.Hooks == nil {
 		m.Hooks = []Definition{}
 	}
 	for i := range m.Hooks {
 		h := &m.Hooks[i]
-		if h.Type == "" {
-			h.Type = "command"
-		}
+		h.Type = cmp.Or(h.Type, "command")
 		if h.Timeout <= 0 {
 			h.Timeout = DefaultTimeout
 		}

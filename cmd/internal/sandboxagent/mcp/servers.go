@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -85,12 +86,8 @@ func (o Options) filled() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.StartTime == 0 {
-		o.StartTime = 30 * time.Second
-	}
-	if o.CallTime == 0 {
-		o.CallTime = 5 * time.Minute
-	}
+	o.StartTime = cmp.Or(o.StartTime, 30*time.Second)
+	o.CallTime = cmp.Or(o.CallTime, 5*time.Minute)
 	return o
 }
 

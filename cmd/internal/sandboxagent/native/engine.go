@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -86,12 +87,8 @@ func (e *Engine) UpdateSecrets(secrets map[string]engine.Secret) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := make(map[string]engine.Secret, len(e.setup.Secrets)+len(secrets))
-	for name, s := range e.setup.Secrets {
-		all[name] = s
-	}
-	for name, s := range secrets {
-		all[name] = s
-	}
+	maps.Copy(all, e.setup.Secrets)
+	maps.Copy(all, secrets)
 	e.setup.Secrets = all
 }
 
@@ -140,9 +137,7 @@ func (e *Engine) Respond(accept bool, reason string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if reason == "" {
-		reason = "User rejected the action"
-	}
+	reason = cmp.Or(reason, "User rejected the action")
 	var rejections []event.Event
 	for _, a := range event.OpenActions(events) {
 		rejections = append(rejections, &event.UserReject{

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,9 +102,7 @@ func (a *parts) add(c chunk, onDelta func(text, reasoning string)) {
 	}
 	d := choice.Delta
 	text, reasoning := d.Content+d.Refusal, d.ReasoningContent
-	if reasoning == "" {
-		reasoning = d.Reasoning
-	}
+	reasoning = cmp.Or(reasoning, d.Reasoning)
 	a.text.WriteString(text)
 	a.reasoning.WriteString(reasoning)
 	a.size += len(text) + len(reasoning)
@@ -140,12 +139,8 @@ func (a *parts) addCall(part openai.ToolCall) {
 		return
 	}
 	c := &a.calls[at]
-	if c.ID == "" {
-		c.ID = part.ID
-	}
-	if c.Function.Name == "" {
-		c.Function.Name = part.Function.Name
-	}
+	c.ID = cmp.Or(c.ID, part.ID)
+	c.Function.Name = cmp.Or(c.Function.Name, part.Function.Name)
 	a.arguments[at] = append(a.arguments[at], part.Function.Arguments...)
 }
 

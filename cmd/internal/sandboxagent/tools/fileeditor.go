@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -405,9 +406,7 @@ func (e *fileEditor) observe(a fileEditorAction, text string) Observation {
 }
 
 func (e *fileEditor) failed(a fileEditorAction, err error) Observation {
-	if a.Command == "" {
-		a.Command = cmdView
-	}
+	a.Command = cmp.Or(a.Command, cmdView)
 	o := e.observe(a, err.Error())
 	o.IsError = true
 	return o

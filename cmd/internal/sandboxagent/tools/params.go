@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,14 +55,10 @@ func common() map[string]any {
 // that has one of those names keeps its own.
 func WithCommon(schema map[string]any) json.RawMessage {
 	out := map[string]any{"type": "object"}
-	for k, v := range schema {
-		out[k] = v
-	}
+	maps.Copy(out, schema)
 	properties := common()
 	if own, ok := schema["properties"].(map[string]any); ok {
-		for k, v := range own {
-			properties[k] = v
-		}
+		maps.Copy(properties, own)
 	}
 	out["properties"] = properties
 	b, err := json.Marshal(out)

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,12 +51,8 @@ func Open(c Config) *Set {
 	if c.Secrets == nil {
 		c.Secrets = func() map[string]string { return nil }
 	}
-	if c.SoftTimeout == 0 {
-		c.SoftTimeout = 30 * time.Second
-	}
-	if c.LongTimeout == 0 {
-		c.LongTimeout = 10 * time.Minute
-	}
+	c.SoftTimeout = cmp.Or(c.SoftTimeout, 30*time.Second)
+	c.LongTimeout = cmp.Or(c.LongTimeout, 10*time.Minute)
 	t := newTerminal(c)
 	return &Set{terminal: t, tools: []Tool{t, newFileEditor(c), newTaskTracker(c), think{}, finish{}}}
 }

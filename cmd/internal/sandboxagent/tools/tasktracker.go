@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,9 +100,7 @@ func (t *taskTracker) Parse(arguments string) (Call, error) {
 
 // check checks an action and fills in its defaults.
 func (a *taskTrackerAction) check() error {
-	if a.Command == "" {
-		a.Command = "view"
-	}
+	a.Command = cmp.Or(a.Command, "view")
 	if a.Command == "plan" && a.TaskList == nil {
 		return errors.New("the argument task_list is missing; plan needs the whole list")
 	}

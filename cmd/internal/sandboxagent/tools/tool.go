@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"runtime/debug"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
@@ -69,9 +70,7 @@ type Observation struct {
 // MarshalJSON encodes the object that an ObservationEvent has.
 func (o Observation) MarshalJSON() ([]byte, error) {
 	all := make(map[string]any, len(o.Members)+3)
-	for name, v := range o.Members {
-		all[name] = v
-	}
+	maps.Copy(all, o.Members)
 	content := o.Content
 	if content == nil {
 		content = []event.Content{}

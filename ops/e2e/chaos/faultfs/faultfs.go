@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,12 +143,7 @@ func (f *FS) strike(ctx context.Context, o Operation, path string) syscall.Errno
 }
 
 func (f *Fault) befalls(o Operation) bool {
-	for _, one := range f.Operations {
-		if one == o {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.Operations, o)
 }
 
 // node is a file or a folder.
