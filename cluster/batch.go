@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -138,8 +139,8 @@ func (b *batcher) release() {
 // entry. The caller holds mu.
 func (b *batcher) take() []*proposal {
 	n, bytes := 0, 0
-	for n < len(b.waiting) && n < maxBatch && b.waiting[n].leader == b.waiting[0].leader {
-		if bytes += len(b.waiting[n].data); n > 0 && bytes > maxBatchBytes {
+	for n < len(b.waiting) && n < raftfsm.MaxBatch && b.waiting[n].leader == b.waiting[0].leader {
+		if bytes += len(b.waiting[n].data); n > 0 && bytes > raftfsm.MaxBatchBytes {
 			break
 		}
 		n++
@@ -197,7 +198,7 @@ func (n *Node) appendEntry(batch []*proposal, release func()) {
 	for i, g := range groups {
 		entries[i] = entryOf(g)
 		if commands := decodedCommands(g); commands != nil {
-			n.raftFSM.keepDecoded(entries[i], commands)
+			n.raftFSM.KeepDecoded(entries[i], commands)
 		}
 		// Apply returns when Raft has taken the entry. Commands that arrive meanwhile form the next
 		// batch.
@@ -206,7 +207,7 @@ func (n *Node) appendEntry(batch []*proposal, release func()) {
 	release()
 	for i, g := range groups {
 		err := futures[i].Error()
-		n.raftFSM.dropDecoded(entries[i])
+		n.raftFSM.DropDecoded(entries[i])
 		deliverEntry(g, futures[i], err)
 	}
 }
@@ -217,7 +218,7 @@ func entryOf(batch []*proposal) []byte {
 	for i, p := range batch {
 		commands[i] = p.data
 	}
-	return joinCommands(commands)
+	return raftfsm.JoinCommands(commands)
 }
 
 // decodedCommands returns the batch's commands if all were decoded from their bytes, else nil. A
@@ -243,11 +244,11 @@ func deliverEntry(batch []*proposal, future raft.ApplyFuture, err error) {
 		errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		all = outcome{}
 	case err == nil:
-		if answers, ok := future.Response().([]applied); ok && len(answers) == len(batch) {
+		if answers, ok := future.Response().([]raftfsm.Applied); ok && len(answers) == len(batch) {
 			for i, p := range batch {
 				a := answers[i]
 				p.resolve(
-					outcome{status: committed, index: a.index, term: a.term, result: a.result, err: a.err},
+					outcome{status: committed, index: a.Index, term: a.Term, result: a.Result, err: a.Err},
 				)
 			}
 			return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -41,7 +42,7 @@ func TestBudget(t *testing.T) {
 			p.resolve(outcome{status: committed})
 		}
 	}}
-	machine, index := newRaftFSM(fsm.NewStore()), uint64(0)
+	machine, index := raftfsm.New(fsm.NewStore()), uint64(0)
 	outcomes := make([]outcome, size)
 	for i := range outcomes {
 		outcomes[i] = outcome{status: committed, index: 100, term: 2, result: fsm.Result{Index: 100}}
@@ -64,7 +65,7 @@ func TestBudget(t *testing.T) {
 			goroutines.Wait()
 		}},
 		{Name: "encode an entry of 16 commands", Allocs: 2, Bytes: 4480, Run: func() { entryOf(proposals) }},
-		{Name: "decode an entry of 16 commands", Allocs: 95, Bytes: 8784, Run: func() { _, _ = decodeEntry(entry) }},
+		{Name: "decode an entry of 16 commands", Allocs: 95, Bytes: 8784, Run: func() { _, _ = raftfsm.DecodeEntry(entry) }},
 		{Name: "apply an entry of 16 known commands", Allocs: 113, Bytes: 19200, Run: func() {
 			index++
 			if _, failed := machine.Apply(&raft.Log{Index: index, Term: 2, Data: entry}).(error); failed {

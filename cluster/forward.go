@@ -8,13 +8,14 @@ import (
 	"slices"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
 // The peer calls. Requests and answers are JSON.
 const (
-	callApply     = "apply"    // to the leader: joinCommands; applyResponse, or a list of them
+	callApply     = "apply"    // to the leader: raftfsm.JoinCommands; applyResponse, or a list of them
 	callPropose   = "propose"  // to any node: an encoded command; proposeResponse
 	callHello     = "hello"    // to any node: helloRequest; helloResponse
 	callPromise   = "promise"  // to a node without state: promiseRequest; promiseResponse
@@ -331,7 +332,7 @@ func decodeForeign(request []byte) (fsm.Command, *fsm.Error) {
 
 // handleApply answers callApply. It never forwards: the calling node decides how long to retry.
 func (n *Node) handleApply(ctx context.Context, from string, request []byte) ([]byte, error) {
-	parts, err := splitCommands(request)
+	parts, err := raftfsm.SplitCommands(request)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -42,7 +43,7 @@ func FuzzPeerCall(f *testing.F) {
 			f.Add("b", name, []byte(request))
 		}
 	}
-	f.Add("b", callApply, joinCommands([][]byte{raise, []byte("moon.fly{}"), raise}))
+	f.Add("b", callApply, raftfsm.JoinCommands([][]byte{raise, []byte("moon.fly{}"), raise}))
 	f.Fuzz(func(t *testing.T, from, name string, request []byte) {
 		n := lonely(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Millisecond)
@@ -56,7 +57,7 @@ func FuzzPeerCall(f *testing.F) {
 		}
 		switch name {
 		case callApply:
-			parts, err := splitCommands(request)
+			parts, err := raftfsm.SplitCommands(request)
 			outcomes := make([]outcome, len(parts))
 			if err != nil || decodeOutcomes(answer, outcomes) != nil ||
 				slices.ContainsFunc(outcomes, func(a outcome) bool { return a.status == committed }) {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -261,11 +262,11 @@ func (n *Node) applyTermOpen(ctx context.Context, r *raft.Raft, number uint64) e
 		return err
 	}
 	switch response := future.Response().(type) {
-	case []applied:
-		if response[0].err != nil {
-			return response[0].err
+	case []raftfsm.Applied:
+		if response[0].Err != nil {
+			return response[0].Err
 		}
-		return n.store.Wait(ctx, response[0].index)
+		return n.store.Wait(ctx, response[0].Index)
 	case error:
 		return response
 	}

@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -37,7 +38,7 @@ type Node struct {
 	id      raft.ServerID
 	logger  *slog.Logger
 	store   *fsm.Store
-	raftFSM *raftFSM
+	raftFSM *raftfsm.FSM
 	storage raftstore.Store
 	network Network
 	metrics *metrics
@@ -145,7 +146,7 @@ func NewWith(
 	}
 	n := &Node{
 		cfg: cfg, id: id, logger: cfg.Logger,
-		store: store, raftFSM: newRaftFSM(store), storage: storage, network: network,
+		store: store, raftFSM: raftfsm.New(store), storage: storage, network: network,
 		notify: make(chan bool, 1), pauses: make(chan leadPause), broken: make(chan error, 1),
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
@@ -153,7 +154,7 @@ func NewWith(
 	n.metrics = newMetrics(n)
 	n.onDisk.Store(&diskNote{})
 	n.storage.Logs = timedLogs{storage.Logs, n.metrics.logWrite}
-	n.raftFSM.took, n.raftFSM.operated = n.metrics.apply, n.operated
+	n.raftFSM.Took, n.raftFSM.OnApply = n.metrics.apply, n.operated
 	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
@@ -241,8 +242,8 @@ func (n *Node) Run(ctx context.Context) error {
 		if !errors.Is(context.Cause(ctx), ErrAbrupt) {
 			n.transferBeforeStop(r)
 		}
-	case <-n.raftFSM.failed:
-		err = fmt.Errorf("cluster: the node stops: %w", n.raftFSM.failure())
+	case <-n.raftFSM.Failed():
+		err = fmt.Errorf("cluster: the node stops: %w", n.raftFSM.Failure())
 	case err = <-served:
 		err = fmt.Errorf("cluster: serving the peer port: %w", err)
 	case err = <-n.broken:
@@ -291,7 +292,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 	conf.ShutdownOnRemove = false
 	transport := n.newTransport(logger)
 	r, err := n.newRaft(conf, transport)
-	if failure := n.raftFSM.failure(); failure != nil {
+	if failure := n.raftFSM.Failure(); failure != nil {
 		// With an older snapshot Raft would have started from that.
 		if r != nil {
 			err = errors.Join(err, r.Shutdown().Error())

@@ -235,6 +235,9 @@ func (n *Node) authorisedCall(ctx context.Context, of string) error {
 
 // operated follows each operator's command that this node has applied.
 func (n *Node) operated(e fsm.Entry, refusal *fsm.Error) {
+	if !ofOperator(e.Command.Type) {
+		return
+	}
 	n.logOperated(e, refusal)
 	if e.Command.Type != fsm.ProtocolRaise || !n.store.View().Active(fsm.VersionPeers) {
 		return

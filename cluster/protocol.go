@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -107,23 +106,3 @@ func unknowing(members []Member, version int) (why []string) {
 	}
 	return why
 }
-
-// checkEntry refuses a log entry that moves the cluster beyond this program's protocol version.
-func checkEntry(l *raft.Log) error {
-	if l.Type != raft.LogCommand {
-		return nil
-	}
-	parts, err := splitCommands(l.Data)
-	if err != nil {
-		return nil // Apply names the entry
-	}
-	for _, part := range parts {
-		if err := fsm.CheckLogged(part); err != nil {
-			return fmt.Errorf("log entry %d: %w", l.Index, err)
-		}
-	}
-	return nil
-}
-
-// checkState refuses a snapshot of a newer protocol version or format.
-func checkState(r io.Reader) error { return fsm.CheckSnapshot(r) }

@@ -98,7 +98,7 @@ func (n *Node) StateSnapshot(ctx context.Context, c Consistency) (*fsm.Snapshot,
 	if _, err := n.View(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := n.raftFSM.failure(); err != nil {
+	if err := n.raftFSM.Failure(); err != nil {
 		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
 	}
 	return n.store.Snapshot(), nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -41,7 +42,7 @@ func Replay(
 		if l.Type != raft.LogCommand {
 			continue
 		}
-		commands, err := commandsIn(&l)
+		commands, err := raftfsm.CommandsIn(&l)
 		if err != nil {
 			return i, err
 		}

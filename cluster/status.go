@@ -138,7 +138,7 @@ func (n *Node) ReadyStale() error {
 
 // fit returns why this node can not serve clients, nil if it can.
 func (n *Node) fit() error {
-	if err := n.raftFSM.failure(); err != nil {
+	if err := n.raftFSM.Failure(); err != nil {
 		return err
 	}
 	if why := n.MustNotLead(); why != nil {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftstore"
 )
 
@@ -18,8 +19,8 @@ func storageOptions(logStore string, logger *slog.Logger) raftstore.Options {
 		Kind:    logStore,
 		Logger:  logger,
 		Library: raftLogger(logger),
-		Entry:   checkEntry,
-		State:   checkState,
+		Entry:   raftfsm.CheckEntry,
+		State:   raftfsm.CheckState,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -111,7 +112,7 @@ func replay(s *raftstore.Store, until uint64) (*replayed, error) {
 	}
 	until = cmp.Or(until, ^uint64(0))
 	r := &replayed{store: fsm.NewStore()}
-	m := newRaftFSM(r.store)
+	m := raftfsm.New(r.store)
 	if err := r.fromSnapshot(s, m, until); err != nil {
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func replay(s *raftstore.Store, until uint64) (*replayed, error) {
 }
 
 // fromSnapshot loads the newest snapshot up to the index.
-func (r *replayed) fromSnapshot(s *raftstore.Store, m *raftFSM, until uint64) error {
+func (r *replayed) fromSnapshot(s *raftstore.Store, m *raftfsm.FSM, until uint64) error {
 	list, err := s.Snapshots.List()
 	if err != nil {
 		return fmt.Errorf("listing snapshots: %w", err)
@@ -168,7 +169,7 @@ func (r *replayed) fromSnapshot(s *raftstore.Store, m *raftFSM, until uint64) er
 }
 
 // apply applies one entry as the node's Raft does.
-func (r *replayed) apply(m *raftFSM, l *raft.Log) error {
+func (r *replayed) apply(m *raftfsm.FSM, l *raft.Log) error {
 	switch l.Type {
 	case raft.LogConfiguration:
 		if err := raftstore.Contain(func() error { r.members = raft.DecodeConfiguration(l.Data); return nil }); err != nil {

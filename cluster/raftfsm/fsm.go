@@ -1,4 +1,6 @@
-package cluster
+// Package raftfsm makes the store what hashicorp/raft applies its log to, and has the format of the
+// log's entries.
+package raftfsm
 
 import (
 	"errors"
@@ -14,18 +16,18 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// raftFSM adapts the store to hashicorp/raft. Raft calls every method but Persist from one
+// FSM adapts the store to hashicorp/raft. Raft calls every method but Persist from one
 // goroutine.
 //
 // It implements raft.ConfigurationStore, and ApplyBatch receives membership entries too. So the
 // store's index reaches every commit index except those of the no-ops that begin a term; term.open
 // covers these.
-type raftFSM struct {
+type FSM struct {
 	store *fsm.Store
-	// took observes the seconds of each batch; nil does not.
-	took prometheus.Observer
-	// operated is called for each operator's command, with its outcome; it may be nil.
-	operated func(fsm.Entry, *fsm.Error)
+	// Took observes the seconds of each batch; nil does not. Set it and OnApply before Raft starts.
+	Took prometheus.Observer
+	// OnApply is called for each command, with its refusal, nil for none; it may be nil.
+	OnApply func(fsm.Entry, *fsm.Error)
 	// failed is closed when an entry can't be decoded or applied. From then on nothing is applied and
 	// no snapshot is taken. Raft would count the entry as applied, and a snapshot would make the gap
 	// permanent.
@@ -39,31 +41,35 @@ type raftFSM struct {
 }
 
 var (
-	_ raft.BatchingFSM        = (*raftFSM)(nil)
-	_ raft.ConfigurationStore = (*raftFSM)(nil)
+	_ raft.BatchingFSM        = (*FSM)(nil)
+	_ raft.ConfigurationStore = (*FSM)(nil)
 )
 
-// applied is the result of one command of an entry. A raft.ApplyFuture carries it back to Propose.
-type applied struct {
-	index  uint64
-	term   uint64
-	result fsm.Result
-	err    *fsm.Error
+// Applied is the result of one command of an entry. A raft.ApplyFuture carries it back to Propose.
+type Applied struct {
+	Index  uint64
+	Term   uint64
+	Result fsm.Result
+	Err    *fsm.Error
 }
 
-func newRaftFSM(store *fsm.Store) *raftFSM {
-	return &raftFSM{store: store, failed: make(chan struct{}), decoded: map[*byte][]fsm.Command{}}
+// New returns the FSM of a store, which only it may write from then on.
+func New(store *fsm.Store) *FSM {
+	return &FSM{store: store, failed: make(chan struct{}), decoded: map[*byte][]fsm.Command{}}
 }
 
-// failure returns the error that stopped the FSM, nil while it runs.
-func (m *raftFSM) failure() error {
+// Failure returns the error that stopped the FSM, nil while it runs.
+func (m *FSM) Failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.err
 }
 
+// Failed is closed when an entry or snapshot stops the FSM; then Failure says why.
+func (m *FSM) Failed() <-chan struct{} { return m.failed }
+
 // fail stops the FSM; the first error stays.
-func (m *raftFSM) fail(err error) error {
+func (m *FSM) fail(err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err == nil {
@@ -74,14 +80,14 @@ func (m *raftFSM) fail(err error) error {
 }
 
 // Apply implements raft.FSM.
-func (m *raftFSM) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
+func (m *FSM) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
 
 // ApplyBatch implements raft.BatchingFSM. The commands of consecutive entries become one store
-// transaction. The response to an entry is an error, or a []applied with one element for each
+// transaction. The response to an entry is an error, or a []Applied with one element for each
 // command.
-func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
-	if m.took != nil {
-		defer func(begin time.Time) { m.took.Observe(time.Since(begin).Seconds()) }(time.Now())
+func (m *FSM) ApplyBatch(logs []*raft.Log) []any {
+	if m.Took != nil {
+		defer func(begin time.Time) { m.Took.Observe(time.Since(begin).Seconds()) }(time.Now())
 	}
 	responses := make([]any, len(logs))
 	var run []int // the entries gathered for one transaction
@@ -89,17 +95,17 @@ func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
 	flush := func() error {
 		outcomes, err := m.apply(entries)
 		if err == nil {
-			answers := make([]applied, len(outcomes))
+			answers := make([]Applied, len(outcomes))
 			for i, o := range outcomes {
-				if m.operated != nil && ofOperator(entries[i].Command.Type) {
-					m.operated(entries[i], o.Err)
+				if m.OnApply != nil {
+					m.OnApply(entries[i], o.Err)
 				}
-				answers[i] = applied{index: entries[i].Index, result: o.Result, err: o.Err}
+				answers[i] = Applied{Index: entries[i].Index, Result: o.Result, Err: o.Err}
 			}
 			for _, at := range run {
 				n := 0
-				for n < len(answers) && answers[n].index == logs[at].Index {
-					answers[n].term = logs[at].Term
+				for n < len(answers) && answers[n].Index == logs[at].Index {
+					answers[n].Term = logs[at].Term
 					n++
 				}
 				responses[at], answers = answers[:n:n], answers[n:]
@@ -108,7 +114,7 @@ func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
 		run, entries = run[:0], entries[:0]
 		return err
 	}
-	err := m.failure()
+	err := m.Failure()
 	for i, l := range logs {
 		if err != nil {
 			break
@@ -116,7 +122,7 @@ func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
 		if l.Type != raft.LogCommand { // membership
 			if err = flush(); err == nil {
 				m.store.SetIndex(l.Index)
-				responses[i] = []applied{{index: l.Index, term: l.Term}}
+				responses[i] = []Applied{{Index: l.Index, Term: l.Term}}
 			}
 			continue
 		}
@@ -145,23 +151,23 @@ func (m *raftFSM) ApplyBatch(logs []*raft.Log) []any {
 	return responses
 }
 
-// keepDecoded hands in the commands of an entry before it is appended, so that they are not decoded
-// again. dropDecoded must follow.
-func (m *raftFSM) keepDecoded(entry []byte, commands []fsm.Command) {
+// KeepDecoded hands in the commands of an entry before it is appended, so that they are not decoded
+// again. DropDecoded must follow.
+func (m *FSM) KeepDecoded(entry []byte, commands []fsm.Command) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.decoded[&entry[0]] = commands
 }
 
-// dropDecoded undoes keepDecoded.
-func (m *raftFSM) dropDecoded(entry []byte) {
+// DropDecoded undoes KeepDecoded.
+func (m *FSM) DropDecoded(entry []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.decoded, &entry[0])
 }
 
-// commandsOf decodes an entry, unless keepDecoded was called for the same memory.
-func (m *raftFSM) commandsOf(l *raft.Log) ([]fsm.Command, error) {
+// commandsOf decodes an entry, unless KeepDecoded was called for the same memory.
+func (m *FSM) commandsOf(l *raft.Log) ([]fsm.Command, error) {
 	if len(l.Data) > 0 {
 		m.mu.Lock()
 		commands := m.decoded[&l.Data[0]]
@@ -170,12 +176,12 @@ func (m *raftFSM) commandsOf(l *raft.Log) ([]fsm.Command, error) {
 			return commands, nil
 		}
 	}
-	return commandsIn(l)
+	return CommandsIn(l)
 }
 
 // apply applies entries in one transaction. The store panics on impossible state and stays
 // unchanged; apply turns the panic into an error that stops the node.
-func (m *raftFSM) apply(entries []fsm.Entry) (outcomes []fsm.Outcome, err error) {
+func (m *FSM) apply(entries []fsm.Entry) (outcomes []fsm.Outcome, err error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
@@ -189,22 +195,22 @@ func (m *raftFSM) apply(entries []fsm.Entry) (outcomes []fsm.Outcome, err error)
 }
 
 // StoreConfiguration implements raft.ConfigurationStore.
-func (m *raftFSM) StoreConfiguration(index uint64, _ raft.Configuration) {
-	if m.failure() == nil {
+func (m *FSM) StoreConfiguration(index uint64, _ raft.Configuration) {
+	if m.Failure() == nil {
 		m.store.SetIndex(index)
 	}
 }
 
 // Snapshot implements raft.FSM.
-func (m *raftFSM) Snapshot() (raft.FSMSnapshot, error) {
-	if err := m.failure(); err != nil {
+func (m *FSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := m.Failure(); err != nil {
 		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
 	}
-	return &raftFSMSnapshot{m.store.Snapshot()}, nil
+	return &fsmSnapshot{m.store.Snapshot()}, nil
 }
 
 // Restore implements raft.FSM. Like an entry, a snapshot that can't be read stops the node.
-func (m *raftFSM) Restore(r io.ReadCloser) error {
+func (m *FSM) Restore(r io.ReadCloser) error {
 	err := m.store.Restore(r)
 	if err = errors.Join(err, r.Close()); err != nil {
 		return m.fail(fmt.Errorf("restoring snapshot: %w", err))
@@ -212,10 +218,10 @@ func (m *raftFSM) Restore(r io.ReadCloser) error {
 	return nil
 }
 
-type raftFSMSnapshot struct{ snapshot *fsm.Snapshot }
+type fsmSnapshot struct{ snapshot *fsm.Snapshot }
 
 // Persist implements raft.FSMSnapshot; it runs beside Apply.
-func (s *raftFSMSnapshot) Persist(sink raft.SnapshotSink) error {
+func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := s.snapshot.Persist(sink); err != nil {
 		return errors.Join(fmt.Errorf("writing snapshot: %w", err), sink.Cancel())
 	}
@@ -223,4 +229,4 @@ func (s *raftFSMSnapshot) Persist(sink raft.SnapshotSink) error {
 }
 
 // Release implements raft.FSMSnapshot.
-func (s *raftFSMSnapshot) Release() {}
+func (s *fsmSnapshot) Release() {}

@@ -1,9 +1,10 @@
-package cluster
+package raftfsm
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/hashicorp/raft"
 
@@ -14,15 +15,15 @@ const (
 	// batchMark is the first byte of an entry with several commands. A single command begins with a
 	// letter, that of its type.
 	batchMark = 0x01
-	// maxBatch bounds the commands of a batch, maxBatchBytes their bytes. One larger command forms its
+	// MaxBatch bounds the commands of a batch, MaxBatchBytes their bytes. One larger command forms its
 	// own batch.
-	maxBatch      = 512
-	maxBatchBytes = 256 << 10
+	MaxBatch      = 512
+	MaxBatchBytes = 256 << 10
 )
 
-// joinCommands encodes a log entry: a single command unchanged; several as the mark and, for each,
+// JoinCommands encodes a log entry: a single command unchanged; several as the mark and, for each,
 // its length as a uvarint and its bytes.
-func joinCommands(commands [][]byte) []byte {
+func JoinCommands(commands [][]byte) []byte {
 	if len(commands) == 1 {
 		return commands[0]
 	}
@@ -38,8 +39,8 @@ func joinCommands(commands [][]byte) []byte {
 	return entry
 }
 
-// splitCommands is the inverse of joinCommands. The result shares entry's memory.
-func splitCommands(entry []byte) ([][]byte, error) {
+// SplitCommands is the inverse of JoinCommands. The result shares entry's memory.
+func SplitCommands(entry []byte) ([][]byte, error) {
 	if len(entry) == 0 || entry[0] != batchMark {
 		return [][]byte{entry}, nil
 	}
@@ -60,10 +61,10 @@ func splitCommands(entry []byte) ([][]byte, error) {
 	return commands, nil
 }
 
-// decodeEntry decodes the commands of a log entry. It refuses unknown command types, and a protocol
+// DecodeEntry decodes the commands of a log entry. It refuses unknown command types, and a protocol
 // version newer than this program's.
-func decodeEntry(entry []byte) ([]fsm.Command, error) {
-	parts, err := splitCommands(entry)
+func DecodeEntry(entry []byte) ([]fsm.Command, error) {
+	parts, err := SplitCommands(entry)
 	if err != nil {
 		return nil, err
 	}
@@ -81,11 +82,31 @@ func decodeEntry(entry []byte) ([]fsm.Command, error) {
 	return commands, nil
 }
 
-// commandsIn is decodeEntry with an error that names the entry.
-func commandsIn(l *raft.Log) ([]fsm.Command, error) {
-	commands, err := decodeEntry(l.Data)
+// CommandsIn is DecodeEntry with an error that names the entry.
+func CommandsIn(l *raft.Log) ([]fsm.Command, error) {
+	commands, err := DecodeEntry(l.Data)
 	if err != nil {
 		return nil, fmt.Errorf("applying log entry %d of term %d: %w", l.Index, l.Term, err)
 	}
 	return commands, nil
 }
+
+// CheckEntry refuses a log entry that moves the cluster beyond this program's protocol version.
+func CheckEntry(l *raft.Log) error {
+	if l.Type != raft.LogCommand {
+		return nil
+	}
+	parts, err := SplitCommands(l.Data)
+	if err != nil {
+		return nil // Apply names the entry
+	}
+	for _, part := range parts {
+		if err := fsm.CheckLogged(part); err != nil {
+			return fmt.Errorf("log entry %d: %w", l.Index, err)
+		}
+	}
+	return nil
+}
+
+// CheckState refuses a snapshot of a newer protocol version or format.
+func CheckState(r io.Reader) error { return fsm.CheckSnapshot(r) }
