@@ -59,7 +59,8 @@ func nextStep(s situation, peers []helloResponse) step {
 		return step{reason: "this node was removed from the cluster; stop it, " +
 			"or empty its data directory to let it join again"}
 	case s.configured && s.address == s.self.Address:
-		return step{reason: "no leader; if a majority of the members is lost for good, see " + recoverRunbook}
+		return step{reason: "no leader; if a majority of the members is lost for good, see " +
+			"bivouac runbook recover"}
 	case len(formed) > 0:
 		return step{kind: stepJoin, via: formed}
 	case s.configured:

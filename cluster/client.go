@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
@@ -79,3 +81,46 @@ func (c *PeerClient) ask(ctx context.Context, call string, request []byte, respo
 
 // Close closes the connection.
 func (c *PeerClient) Close() { c.client.Close() }
+
+// Answering asks the members, and the addresses of RetryJoin, for a second at most, with the files of a
+// stopped node that was self. It lists those that answer as members of a cluster.
+func Answering(ctx context.Context, cfg Config, self Server, members []Server) ([]string, error) {
+	creds, err := peernet.LoadCredentials(cfg.TLS, "", cfg.Logger)
+	if err != nil {
+		return nil, err
+	}
+	client := peernet.NewClient(creds)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	asked := map[string]string{} // by address, the id that is expected there
+	for _, a := range cfg.RetryJoin {
+		asked[a] = ""
+	}
+	for _, m := range members {
+		if m.ID != self.ID {
+			asked[m.Address] = m.ID
+		}
+	}
+	body, err := json.Marshal(helloRequest{Member: member{ID: self.ID, Name: self.Name, Address: self.Address}})
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s: %w", callHello, err)
+	}
+	var mu sync.Mutex
+	var found []string
+	var wg sync.WaitGroup
+	for address, id := range asked {
+		wg.Go(func() {
+			var answer helloResponse
+			raw, err := client.Call(ctx, address, callHello, body)
+			if err != nil || json.Unmarshal(raw, &answer) != nil || answer.Member.ID != id && !answer.Formed {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			found = append(found, fmt.Sprintf("%s at %s (%s)", answer.Member.Name, address, answer.Member.ID))
+		})
+	}
+	wg.Wait()
+	return found, nil
+}

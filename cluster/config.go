@@ -122,6 +122,19 @@ func DefaultConfig() Config {
 	}
 }
 
+// Advertised is the address that a node with this configuration reports to peers.
+func (c Config) Advertised() string {
+	listening := c.PeerAddress
+	if c.Listener != nil {
+		listening = c.Listener.Addr().String()
+	}
+	address, err := peernet.Advertised(portOptions(c), listening)
+	if err != nil {
+		return listening
+	}
+	return address
+}
+
 // Validate reports every field that is out of bounds, by name and with its bound.
 func (c Config) Validate() error {
 	var errs []error

@@ -117,7 +117,7 @@ func (n *Node) forwardBatch(batch []*proposal, release func()) {
 func (n *Node) callLeader(ctx context.Context, batch []*proposal) []outcome {
 	l := batch[0].leader
 	outcomes := make([]outcome, len(batch))
-	counted := func(result string) { n.metrics.forwarded.WithLabelValues(result).Add(float64(len(batch))) }
+	counted := func(result string) { n.metrics.Forwarded.WithLabelValues(result).Add(float64(len(batch))) }
 	ctx = peernet.WithRequests(ctx, requestsOf(batch))
 	answer, err := n.network.Call(ctx, n.addressOf(l), callApply, entryOf(batch))
 	if errors.Is(err, peernet.ErrNotSent) {

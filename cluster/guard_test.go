@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/recovery"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -99,7 +100,7 @@ func TestReal_OlderDisk_IsRefused(t *testing.T) {
 				if why := r.refused(2); !strings.Contains(why, "is a copy") || !strings.Contains(why, "adopt-disk") {
 					t.Errorf("the copy: %s", why)
 				}
-				if err := cluster.AdoptDisk(dir, logStore, testLogger(t)); err != nil {
+				if err := recovery.Adopt(dir, logStore, testLogger(t)); err != nil {
 					t.Fatal(err)
 				}
 				why := r.refused(2)
@@ -137,7 +138,7 @@ func TestReal_ClonedDisk_IsRefusedWhileTheFormerRuns(t *testing.T) {
 	clone := r.nodes[3]
 	clone.cfg.NodeName, clone.cfg.TLS, clone.cfg.BootstrapExpect = "n2", r.nodes[2].cfg.TLS, 0
 	copyDir(t, r.nodes[2].cfg.DataDir, clone.cfg.DataDir)
-	if err := cluster.AdoptDisk(clone.cfg.DataDir, cluster.LogStoreBoltDB, testLogger(t)); err != nil {
+	if err := recovery.Adopt(clone.cfg.DataDir, cluster.LogStoreBoltDB, testLogger(t)); err != nil {
 		t.Fatal(err)
 	}
 	if why := r.refused(3); !strings.Contains(why, "still answers at "+r.nodes[2].cfg.PeerAddress) {

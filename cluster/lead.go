@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/cluster/raftfsm"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -181,24 +182,14 @@ func (n *Node) holdTerm(ctx context.Context) (leads bool) {
 	return leads
 }
 
-// The reasons why a leader lost its term, as values of a metric's label.
-const (
-	// lossLease: no majority of the voters answered within LeaderLeaseTimeout.
-	lossLease = "lease"
-	// lossNewerTerm: another node was elected, or asked for votes, or leadership was handed over.
-	lossNewerTerm = "newer_term"
-	// lossOther: this node is no voter any more.
-	lossOther = "other"
-)
-
 // countLoss counts the end of this node's leadership of a term, unless the node stops or leads on.
 func (n *Node) countLoss(ctx context.Context, r *raft.Raft, number uint64) {
 	if ctx.Err() != nil || r.State() == raft.Leader && r.CurrentTerm() == number {
 		return
 	}
 	reason := n.lossReason(r, number)
-	n.metrics.leadershipLost.WithLabelValues(reason).Inc()
-	if reason == lossLease {
+	n.metrics.LeadershipLost.WithLabelValues(reason).Inc()
+	if reason == raftmetrics.LossLease {
 		n.logger.Warn("cluster: leadership lost: no majority of the voters answered within the lease",
 			"term", number, "duration", n.cfg.LeaderLeaseTimeout)
 	}
@@ -207,14 +198,14 @@ func (n *Node) countLoss(ctx context.Context, r *raft.Raft, number uint64) {
 // lossReason returns why this node leads the term no more. hashicorp/raft does not tell.
 func (n *Node) lossReason(r *raft.Raft, number uint64) string {
 	if r.CurrentTerm() > number || n.hints.Load().seenTerm() > number {
-		return lossNewerTerm
+		return raftmetrics.LossNewerTerm
 	}
 	for _, s := range n.servers() {
 		if s.ID == n.id && s.Suffrage == raft.Voter {
-			return lossLease
+			return raftmetrics.LossLease
 		}
 	}
-	return lossOther
+	return raftmetrics.LossOther
 }
 
 // openTerm applies term.open and publishes the term. Before that this node serves no linearizable

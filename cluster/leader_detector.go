@@ -78,7 +78,7 @@ func (d *leaderDetector) check() {
 	d.probed, d.probePause = time.Now(), 2*d.probePause
 	switch {
 	case restarted:
-		d.node.metrics.leaderRestarts.Inc()
+		d.node.metrics.LeaderRestarts.Inc()
 		d.node.logger.Warn(
 			"cluster: the leader's process was restarted", "peer", peernet.NodeName(id), "address",
 			string(address),

@@ -94,7 +94,7 @@ func (n *Node) refreshLeader(r *raft.Raft) {
 	if !n.leaders.refresh(r) {
 		return
 	}
-	n.metrics.leaderChanges.Inc()
+	n.metrics.LeaderChanges.Inc()
 	if l, _ := n.leaders.get(); l.id != "" {
 		n.logger.Info(
 			"cluster: leader", "peer", peernet.NodeName(l.id), "address", l.address, "term", r.CurrentTerm(),

@@ -15,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/cluster/raftfsm"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -41,12 +42,11 @@ type Node struct {
 	raftFSM *raftfsm.FSM
 	storage raftstore.Store
 	network Network
-	metrics *metrics
+	metrics *raftmetrics.Metrics
 	// credentials are the peer port's; nil in clustertest.
 	credentials *peernet.Credentials
-	// born is when the node was made. onDisk is what noteDisk last saw.
-	born   time.Time
-	onDisk atomic.Pointer[diskNote]
+	// born is when the node was made.
+	born time.Time
 
 	// raft is nil until Run has started it.
 	raft  atomic.Pointer[raft.Raft]
@@ -151,17 +151,16 @@ func NewWith(
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.born = time.Now()
-	n.metrics = newMetrics(n)
-	n.onDisk.Store(&diskNote{})
-	n.storage.Logs = timedLogs{storage.Logs, n.metrics.logWrite}
-	n.raftFSM.Took, n.raftFSM.OnApply = n.metrics.apply, n.operated
+	n.metrics = raftmetrics.New([]string{StateLeader, StateFollower, StateCandidate, StateStopped}, n.reading)
+	n.storage.Logs = n.metrics.TimeLogs(storage.Logs)
+	n.raftFSM.Took, n.raftFSM.OnApply = n.metrics.Apply, n.operated
 	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
 	n.eligibility.init()
 	n.addresses.init(n.self(), n.servers)
 	n.leaderReads = readBatcher{run: n.verifiedIndex, spawn: n.futures.Go}
-	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.readRounds.Inc}
+	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.ReadRounds.Inc}
 	n.entries = batcher{run: n.appendEntry, spawn: n.futures.Go, maxInFlight: 1}
 	n.outbox = batcher{run: n.forwardBatch, spawn: n.futures.Go, maxInFlight: maxForwards}
 	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable),
@@ -182,7 +181,7 @@ func nodeID(stable raft.StableStore, name string) (raft.ServerID, error) {
 		return "", fmt.Errorf("reading node id: %w", err)
 	}
 	if id == "" {
-		id = newNodeID(name)
+		id = NewNodeID(name)
 		if err := raftstore.Set(stable, raftstore.KeyNodeID, id); err != nil {
 			return "", fmt.Errorf("storing node id: %w", err)
 		}
@@ -193,7 +192,8 @@ func nodeID(stable raft.StableStore, name string) (raft.ServerID, error) {
 	return raft.ServerID(id), nil
 }
 
-func newNodeID(name string) string { return name + "." + uuid.NewString()[:13] }
+// NewNodeID makes a node's id, which begins with its name.
+func NewNodeID(name string) string { return name + "." + uuid.NewString()[:13] }
 
 // Run takes part in the cluster until ctx ends. Then it transfers leadership if it leads, and
 // stops. It returns when every goroutine has ended and the data directory is closed. It returns an
@@ -203,7 +203,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if !n.started.CompareAndSwap(false, true) {
 		return errors.New("cluster: Run was called twice")
 	}
-	unregister, err := n.metrics.register(n.cfg.Registerer)
+	unregister, err := n.metrics.Register(n.cfg.Registerer)
 	if err != nil {
 		return errors.Join(fmt.Errorf("registering metrics: %w", err), n.close())
 	}
@@ -233,7 +233,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.storage.Watch(n.stopping) })
 	tasks.Go(func() { n.boundLog(n.stopping, r) })
 	tasks.Go(func() { n.announceCommits(n.stopping, r) })
-	tasks.Go(func() { n.noteDisk(n.stopping) })
+	tasks.Go(func() { n.metrics.WatchDisk(n.stopping, &n.storage) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
 

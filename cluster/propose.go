@@ -45,10 +45,10 @@ func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
 	begin := time.Now()
 	result, err := n.proposeOwn(ctx, cmd)
 	if err != nil { // a nil *fsm.Error must not become a non-nil error
-		n.metrics.proposed(begin, err)
+		n.metrics.Proposed(begin, err)
 		return result, err
 	}
-	n.metrics.proposed(begin, nil)
+	n.metrics.Proposed(begin, nil)
 	return result, nil
 }
 

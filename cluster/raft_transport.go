@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -26,7 +27,7 @@ func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
 	f := newHintTransport(
 		&raftfix.Answers{
 			Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.onWrongMember,
-			Absurd: func(raft.ServerID, uint64) { n.metrics.refusedMessages.WithLabelValues(refusedTerm).Inc() },
+			Absurd: func(raft.ServerID, uint64) { n.metrics.RefusedMessages.WithLabelValues(raftmetrics.RefusedTerm).Inc() },
 		},
 	)
 	f.resend, f.matched = n.resend, n.records.match
@@ -118,7 +119,7 @@ func (n *Node) countWrongMembers() func(
 	var mu sync.Mutex
 	logged := map[pair]bool{}
 	return func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID) {
-		n.metrics.wrongAnswers.Inc()
+		n.metrics.WrongAnswers.Inc()
 		mu.Lock()
 		first := !logged[pair{asked, answered}] && len(logged) < helloLimit
 		if first {

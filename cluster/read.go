@@ -56,7 +56,7 @@ func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	}
 	begin := time.Now()
 	v, err := n.linearizableView(ctx)
-	n.metrics.readDuration.Observe(time.Since(begin).Seconds())
+	n.metrics.ReadDuration.Observe(time.Since(begin).Seconds())
 	return v, err
 }
 
@@ -66,8 +66,8 @@ func (n *Node) linearizableView(ctx context.Context) (*fsm.View, error) {
 		return nil, errStopping()
 	}
 	defer n.calls.Leave()
-	n.metrics.readWaiters.Inc()
-	defer n.metrics.readWaiters.Dec()
+	n.metrics.ReadWaiters.Inc()
+	defer n.metrics.ReadWaiters.Dec()
 	deadline := time.Now().Add(n.cfg.ReadTimeout)
 	// A read waits for two rounds as a rule: the current one and its own. Both end by themselves, so
 	// this path needs no timer.

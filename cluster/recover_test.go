@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/recovery"
 	"bivouac.dev/bivouac/fsm"
 )
 
 // recover makes the disk of a stopped node the whole cluster.
-func (r *real) recover(i int, until uint64) cluster.Recovered {
+func (r *real) recover(i int, until uint64) recovery.Recovered {
 	r.t.Helper()
-	rec, err := cluster.OpenRecovery(r.nodes[i].cfg)
+	rec, err := recovery.Open(r.nodes[i].cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -129,13 +130,13 @@ func TestReal_Recover_Refuses(t *testing.T) {
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
 	r.startAll()
 	r.put(0, 1)
-	if _, err := cluster.OpenRecovery(r.nodes[2].cfg); err == nil ||
+	if _, err := recovery.Open(r.nodes[2].cfg); err == nil ||
 		!strings.Contains(err.Error(), "another process uses") {
 		t.Errorf("a node that runs: %v", err)
 	}
 	r.kill(1)
 	r.kill(2)
-	rec, err := cluster.OpenRecovery(r.nodes[2].cfg)
+	rec, err := recovery.Open(r.nodes[2].cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,12 +157,12 @@ func TestReal_Recover_Refuses(t *testing.T) {
 	}
 	empty := r.nodes[2].cfg
 	empty.DataDir = t.TempDir()
-	if _, err := cluster.OpenRecovery(empty); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
+	if _, err := recovery.Open(empty); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
 		t.Errorf("an empty directory: %v", err)
 	}
 	wrong := r.nodes[2].cfg
 	wrong.NodeName = "n1"
-	if rec, err = cluster.OpenRecovery(wrong); err != nil {
+	if rec, err = recovery.Open(wrong); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := rec.Recover(0, ""); err == nil || !strings.Contains(err.Error(), `belongs to node "n2"`) {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
@@ -148,7 +149,7 @@ func (n *Node) restore(
 	if err != nil {
 		return done, fsm.Errorf(fsm.CodeConflict, "%v", err)
 	}
-	scratch, err := NewScratch(n.cfg.DataDir)
+	scratch, err := raftstore.NewScratch(n.cfg.DataDir)
 	if err != nil {
 		return done, err
 	}

@@ -11,20 +11,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/raftfix"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
-)
-
-// The reasons for which a message of Raft's is refused, as values of a metric's label.
-const (
-	// refusedForged: the message names another member than its connection.
-	refusedForged = "forged"
-	// refusedSender: the sender is no voter that this node knows, or not the leader.
-	refusedSender = "sender"
-	// refusedTerm: the term is more than raftfix.MaxTermStep above this node's.
-	refusedTerm = "term"
-	// refusedUnelected: nothing proves that a majority voted for the sender in the term.
-	refusedUnelected = "unelected"
 )
 
 // senders judges who sends Raft's messages. The peer port has compared the id in a message's header
@@ -100,7 +89,7 @@ func (n *Node) admitSender(message raft.WithRPCHeader) (prove func() error, err 
 	header := message.GetRPCHeader()
 	id, address := raft.ServerID(header.ID), n.inbox.DecodePeer(header.Addr)
 	if id == "" || id == n.id || len(header.Addr) == 0 {
-		return nil, n.refusal(refusedSender, "a message from %q names no other member and its address", id)
+		return nil, n.refusal(raftmetrics.RefusedSender, "a message from %q names no other member and its address", id)
 	}
 	switch m := message.(type) {
 	case *raft.AppendEntriesRequest:
@@ -115,21 +104,21 @@ func (n *Node) admitSender(message raft.WithRPCHeader) (prove func() error, err 
 		if _, leader := r.LeaderWithID(); leader == id {
 			return nil, nil
 		}
-		return nil, n.refusal(refusedSender, "%s does not lead, so it hands nothing over", id)
+		return nil, n.refusal(raftmetrics.RefusedSender, "%s does not lead, so it hands nothing over", id)
 	}
-	return nil, n.refusal(refusedSender, "an unknown message from %s", id)
+	return nil, n.refusal(raftmetrics.RefusedSender, "an unknown message from %s", id)
 }
 
 // refusal counts a refused message and returns why.
 func (n *Node) refusal(reason, format string, args ...any) error {
-	n.metrics.refusedMessages.WithLabelValues(reason).Inc()
+	n.metrics.RefusedMessages.WithLabelValues(reason).Inc()
 	return fmt.Errorf(format, args...)
 }
 
 // absurd refuses a term that is too far above this node's.
 func (n *Node) absurd(r *raft.Raft, e election) error {
 	if now := r.CurrentTerm(); e.term > now && e.term-now > raftfix.MaxTermStep {
-		return n.refusal(refusedTerm, "%s sends term %d, and this node is in term %d", e.leader, e.term, now)
+		return n.refusal(raftmetrics.RefusedTerm, "%s sends term %d, and this node is in term %d", e.leader, e.term, now)
 	}
 	return nil
 }
@@ -149,11 +138,11 @@ func (n *Node) admitCandidate(r *raft.Raft, e election, address raft.ServerAddre
 		return nil
 	}
 	if !own.hasVoter(e.leader) {
-		return n.refusal(refusedSender, "%s is no voter of this node's configuration", e.leader)
+		return n.refusal(raftmetrics.RefusedSender, "%s is no voter of this node's configuration", e.leader)
 	}
 	// Raft compares addresses to see whether the candidate is the leader.
 	if at, leader := r.LeaderWithID(); !transfer && leader != "" && leader != e.leader && at == address {
-		return n.refusal(refusedSender, "%s asks for votes from the address of the leader", e.leader)
+		return n.refusal(raftmetrics.RefusedSender, "%s asks for votes from the address of the leader", e.leader)
 	}
 	return nil
 }
@@ -179,12 +168,12 @@ func (n *Node) admitLeader(r *raft.Raft, e election, address raft.ServerAddress)
 	case voter && (e.term < now || e.term < elected.term):
 		return nil, nil // Raft tells it the newer term
 	case e.term < now || e.term == elected.term:
-		return nil, n.refusal(refusedSender, "%s does not lead term %d", e.leader, e.term)
+		return nil, n.refusal(raftmetrics.RefusedSender, "%s does not lead term %d", e.leader, e.term)
 	case voter && n.vote() == e:
 		s.elect(e)
 		return nil, nil
 	case !voter && r.State() == raft.Follower && time.Since(r.LastContact()) < n.cfg.LeaderLeaseTimeout:
-		return nil, n.refusal(refusedSender, "%s is no voter of this node's configuration, which has a leader", e.leader)
+		return nil, n.refusal(raftmetrics.RefusedSender, "%s is no voter of this node's configuration, which has a leader", e.leader)
 	}
 	return func() error { return n.prove(r, e, string(address)) }, nil
 }
@@ -207,7 +196,7 @@ func (n *Node) prove(r *raft.Raft, e election, address string) error {
 	if p == nil {
 		if err := s.mayProve(e, time.Now()); err != nil {
 			s.mu.Unlock()
-			return n.refusal(refusedUnelected, "%w", err)
+			return n.refusal(raftmetrics.RefusedUnelected, "%w", err)
 		}
 		p = &proof{done: make(chan struct{})}
 		s.proofs[e] = p
@@ -220,7 +209,7 @@ func (n *Node) prove(r *raft.Raft, e election, address string) error {
 	s.mu.Unlock()
 	<-p.done
 	if p.err != nil {
-		return n.refusal(refusedUnelected, "%w", p.err)
+		return n.refusal(raftmetrics.RefusedUnelected, "%w", p.err)
 	}
 	return nil
 }
@@ -283,6 +272,6 @@ func (n *Node) promisedTo(id raft.ServerID) bool {
 // Forged counts a message that names another member than its connection. It implements a part of
 // peernet.Host.
 func (n peerHost) Forged(member, named string) {
-	n.metrics.refusedMessages.WithLabelValues(refusedForged).Inc()
+	n.metrics.RefusedMessages.WithLabelValues(raftmetrics.RefusedForged).Inc()
 	n.logger.Debug("cluster: a peer sent a message in the name of another", "peer", member, "name", named)
 }

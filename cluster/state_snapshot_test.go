@@ -11,13 +11,14 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/clustertest"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
 // saved gives the state that a file made of the snapshot holds.
 func saved(t testing.TB, s *fsm.Snapshot) *fsm.View {
-	scratch, err := cluster.NewScratch(t.TempDir())
+	scratch, err := raftstore.NewScratch(t.TempDir())
 	if err != nil {
 		t.Error(err)
 		return s.View()

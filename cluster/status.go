@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -54,8 +55,8 @@ type Server struct {
 	Voter   bool   `json:"voter"`
 }
 
-// membersOf lists the members of a configuration.
-func membersOf(servers []raft.Server) []Server {
+// ServersOf lists the members of a configuration.
+func ServersOf(servers []raft.Server) []Server {
 	list := []Server{}
 	for _, s := range servers {
 		list = append(list, Server{
@@ -92,8 +93,47 @@ func (n *Node) Status() Status {
 	if s.State == StateLeader {
 		s.LastContact = time.Now()
 	}
-	s.Servers = membersOf(n.servers())
+	s.Servers = ServersOf(n.servers())
 	return s
+}
+
+// reading is what the metrics read from this node.
+func (n *Node) reading() raftmetrics.Reading {
+	s := n.Status()
+	now := raftmetrics.Reading{
+		State:           s.State,
+		LeaderKnown:     s.LeaderID != "",
+		Ready:           n.Ready() == nil,
+		Term:            s.Term,
+		CommitIndex:     s.CommitIndex,
+		AppliedIndex:    s.AppliedIndex,
+		ProtocolVersion: s.ProtocolVersion,
+		KnownVersion:    s.KnownVersion,
+		Lag:             map[string]uint64{},
+	}
+	switch {
+	case s.State == StateLeader:
+	case s.LastContact.IsZero():
+		now.SinceContact = time.Since(n.born)
+	default:
+		now.SinceContact = time.Since(s.LastContact)
+	}
+	for _, server := range s.Servers {
+		if server.Voter {
+			now.Voters++
+		} else {
+			now.Nonvoters++
+		}
+		if s.State == StateLeader {
+			acked := n.records.get(raft.ServerID(server.ID), s.Term, s.CommitIndex).Acked
+			if server.ID == s.ID {
+				acked = s.CommitIndex
+			}
+			now.Lag[server.Name] = s.CommitIndex - min(acked, s.CommitIndex)
+		}
+	}
+	now.LogBytes, _, _ = n.storage.LogBytes(0)
+	return now
 }
 
 func stateName(s raft.RaftState) string {

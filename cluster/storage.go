@@ -11,10 +11,12 @@ import (
 
 // openStorage opens the data directory with the cluster's log options.
 func openStorage(dir, logStore string, logger *slog.Logger) (raftstore.Store, error) {
-	return raftstore.Open(dir, storageOptions(logStore, logger))
+	return raftstore.Open(dir, StorageOptions(logStore, logger))
 }
 
-func storageOptions(logStore string, logger *slog.Logger) raftstore.Options {
+// StorageOptions are the cluster's log options for a data directory, as raftstore.Open takes them.
+// logStore is the node's Config.LogStore.
+func StorageOptions(logStore string, logger *slog.Logger) raftstore.Options {
 	return raftstore.Options{
 		Kind:    logStore,
 		Logger:  logger,
@@ -22,11 +24,6 @@ func storageOptions(logStore string, logger *slog.Logger) raftstore.Options {
 		Entry:   raftfsm.CheckEntry,
 		State:   raftfsm.CheckState,
 	}
-}
-
-// AdoptDisk is raftstore.Adopt. logStore is the node's Config.LogStore.
-func AdoptDisk(dir, logStore string, logger *slog.Logger) error {
-	return raftstore.Adopt(dir, storageOptions(logStore, logger))
 }
 
 // every calls fn at each tick until ctx ends.

@@ -233,13 +233,13 @@ func TestMetrics_AreWellFormed(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	unregister, err := n.metrics.register(registry)
+	unregister, err := n.metrics.Register(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.metrics.proposed(time.Now(), nil)
-	n.metrics.proposed(time.Now(), fsm.Errorf(fsm.CodeConflict, "x"))
-	n.metrics.proposed(time.Now(), fsm.Errorf(fsm.CodeNoLeader, "x"))
+	n.metrics.Proposed(time.Now(), nil)
+	n.metrics.Proposed(time.Now(), fsm.Errorf(fsm.CodeConflict, "x"))
+	n.metrics.Proposed(time.Now(), fsm.Errorf(fsm.CodeNoLeader, "x"))
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
@@ -249,7 +249,7 @@ func TestMetrics_AreWellFormed(t *testing.T) {
 		t.Errorf("%d series, %v", count, err)
 	}
 	unregister()
-	if _, err := n.metrics.register(registry); err != nil {
+	if _, err := n.metrics.Register(registry); err != nil {
 		t.Errorf("registering again: %v", err)
 	}
 }

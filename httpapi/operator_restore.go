@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
@@ -42,7 +43,7 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	if err := c.confirm(); err != nil {
 		return answer{}, err
 	}
-	scratch, err := cluster.NewScratch(s.cfg.Snapshots.Dir)
+	scratch, err := raftstore.NewScratch(s.cfg.Snapshots.Dir)
 	if err != nil {
 		return answer{}, err
 	}
@@ -103,7 +104,7 @@ func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
 	switch {
 	case errors.As(err, &over):
 		return tooLarge
-	case errors.Is(err, cluster.ErrNoRoom):
+	case errors.Is(err, raftstore.ErrNoRoom):
 		const text = "The disk of this node has no room for the file. Make room."
 		return &response.HTTPError{Status: http.StatusInsufficientStorage, Text: text, Cause: err}
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -109,14 +110,14 @@ func (s *Server) sendSnapshot(
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})  // a connection without deadlines has none to clear
 	_ = rc.SetWriteDeadline(time.Time{}) // likewise
-	scratch, err := cluster.NewScratch(s.cfg.Snapshots.Dir)
+	scratch, err := raftstore.NewScratch(s.cfg.Snapshots.Dir)
 	if err != nil {
 		response.FailureOf(err, response.FormatDetail, "").Write(w)
 		return err
 	}
 	defer scratch.Close()
 	packed, err := snapshotfile.Pack(r.Context(), info, snapshot, scratch)
-	if errors.Is(err, cluster.ErrNoRoom) {
+	if errors.Is(err, raftstore.ErrNoRoom) {
 		const text = "The disk of this node has no room for the snapshot. Make room, or ask another node."
 		err = &response.HTTPError{
 			Status:     http.StatusServiceUnavailable,

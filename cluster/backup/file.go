@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
@@ -37,7 +37,7 @@ func WriteFile(
 	if err != nil {
 		return Saved{}, fmt.Errorf("making a file: %w", err)
 	}
-	err = write(cluster.Spare(f))
+	err = write(raftstore.Spare(f))
 	if err == nil {
 		err = ctx.Err()
 	}

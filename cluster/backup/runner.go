@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
@@ -186,7 +187,7 @@ func (r *Runner) write(ctx context.Context) (Saved, error) {
 	if err != nil {
 		return Saved{}, fmt.Errorf("reading the state: %w", err)
 	}
-	scratch, err := cluster.NewScratch(r.cfg.Dir)
+	scratch, err := raftstore.NewScratch(r.cfg.Dir)
 	if err != nil {
 		return Saved{}, err
 	}

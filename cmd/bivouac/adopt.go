@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/recovery"
 )
 
 func (p *program) adoptCommand() *cobra.Command {
@@ -43,7 +44,7 @@ again. A copy that is older than what the other members know is still refused.`,
 			}
 			err = withProgress(cmd.Context(), p.stderr, "verifying "+found.dir, func(context.Context) error {
 				for _, dir := range found.nodes {
-					if err := cluster.AdoptDisk(dir, found.logStore, newLogger(p.stderr, "text", logLevel("warn"))); err != nil {
+					if err := recovery.Adopt(dir, found.logStore, newLogger(p.stderr, "text", logLevel("warn"))); err != nil {
 						return err
 					}
 				}

@@ -19,7 +19,7 @@ const (
 	// which members time out.
 	syncWarning = 25 * time.Millisecond
 	syncLimit   = 250 * time.Millisecond
-	// roomFail is the room below which scratch files and backups are refused (cluster/spare.go).
+	// roomFail is the room below which scratch files and backups are refused (cluster/raftstore/spare.go).
 	roomFail = int64(256 << 20)
 )
 

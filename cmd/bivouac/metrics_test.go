@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 )
 
 var update = flag.Bool("update", false, "rewrite ops/METRICS.md")
@@ -54,7 +55,7 @@ func freshMetrics(t *testing.T) []metric {
 		t.Fatal(err)
 	}
 	defer made.nomad.Close()
-	if err := cluster.CollectLibrary(made.registry); err != nil {
+	if err := raftmetrics.CollectLibrary(made.registry); err != nil {
 		t.Fatal(err)
 	}
 	if made.listener, err = listen(cfg.HTTP.Address); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/recovery"
 )
 
 // recoverOptions are the flags of `bivouac operator recover`.
@@ -27,10 +28,10 @@ type recoverOptions struct {
 
 // recoverReport is what the command prints with --json.
 type recoverReport struct {
-	Disk cluster.Survivor `json:"disk"`
+	Disk recovery.Survivor `json:"disk"`
 	// Furthest is the compared node with the newest log, to recover from.
-	Furthest  string             `json:"furthest"`
-	Recovered *cluster.Recovered `json:"recovered,omitempty"`
+	Furthest  string              `json:"furthest"`
+	Recovered *recovery.Recovered `json:"recovered,omitempty"`
 }
 
 func (p *program) operatorRecoverCommand() *cobra.Command {
@@ -87,7 +88,7 @@ func (p *program) recover(cmd *cobra.Command, o recoverOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	rec, err := cluster.OpenRecovery(cfg.clusterConfig())
+	rec, err := recovery.Open(cfg.clusterConfig())
 	if err != nil {
 		return fmt.Errorf("opening the disk: %w", err)
 	}
@@ -146,8 +147,8 @@ func lockExisting(dir string) (func() error, error) {
 }
 
 // compare reads the other survivors and returns the name of the one with the newest log.
-func (o recoverOptions) compare(own cluster.Survivor, cfg cluster.Config) (string, error) {
-	disks := []cluster.Survivor{own}
+func (o recoverOptions) compare(own recovery.Survivor, cfg cluster.Config) (string, error) {
+	disks := []recovery.Survivor{own}
 	for _, path := range o.survivors {
 		d, err := readSurvivor(path, cfg)
 		if err != nil {
@@ -157,12 +158,12 @@ func (o recoverOptions) compare(own cluster.Survivor, cfg cluster.Config) (strin
 			disks = append(disks, d)
 		}
 	}
-	best, err := cluster.Furthest(disks)
+	best, err := recovery.Furthest(disks)
 	return best.Node, err
 }
 
 // readSurvivor reads a description file, or describes a data directory.
-func readSurvivor(path string, cfg cluster.Config) (d cluster.Survivor, err error) {
+func readSurvivor(path string, cfg cluster.Config) (d recovery.Survivor, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return d, err
@@ -174,7 +175,7 @@ func readSurvivor(path string, cfg cluster.Config) (d cluster.Survivor, err erro
 		}
 		defer func() { err = errors.Join(err, release()) }()
 		cfg.DataDir = path
-		return cluster.DescribeDisk(cfg)
+		return recovery.Describe(cfg)
 	}
 	b, err := os.ReadFile(path)
 	if err == nil {
@@ -190,7 +191,7 @@ func readSurvivor(path string, cfg cluster.Config) (d cluster.Survivor, err erro
 }
 
 // tail says what happens to the last entries.
-func (o recoverOptions) tail(d cluster.Survivor) string {
+func (o recoverOptions) tail(d recovery.Survivor) string {
 	if o.until > 0 {
 		return fmt.Sprintf(", without its entries after %d (it has %d)", o.until, d.LastIndex)
 	}
@@ -198,7 +199,7 @@ func (o recoverOptions) tail(d cluster.Survivor) string {
 }
 
 // detail is the hold's detail.
-func (o recoverOptions) detail(d cluster.Survivor) string {
+func (o recoverOptions) detail(d recovery.Survivor) string {
 	until := d.LastIndex
 	if o.until > 0 {
 		until = o.until
@@ -211,7 +212,7 @@ func (o recoverOptions) detail(d cluster.Survivor) string {
 }
 
 // printSurvivor prints what a disk holds.
-func printSurvivor(w io.Writer, d cluster.Survivor, now time.Time) error {
+func printSurvivor(w io.Writer, d recovery.Survivor, now time.Time) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s holds the state of node %s (%s)\n", d.Path, d.Node, d.ID)
 	fmt.Fprintf(&b, "  cluster         %s, protocol version %d\n", orDash(d.Cluster), d.ProtocolVersion)
@@ -241,7 +242,7 @@ func printSurvivor(w io.Writer, d cluster.Survivor, now time.Time) error {
 	return printTable(w, []string{"MEMBER", "PEER ADDRESS", "VOTER", "ID"}, rows)
 }
 
-func printRecovered(w io.Writer, r cluster.Recovered) error {
+func printRecovered(w io.Writer, r recovery.Recovered) error {
 	left := ""
 	if r.LeftOut > 0 {
 		left = " (" + strconv.FormatUint(r.LeftOut, 10) + " entries left out)"

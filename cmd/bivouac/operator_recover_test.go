@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/recovery"
 )
 
 // TestRecover_KillAndDeleteTwoOfThree: two of three nodes are killed and their disks deleted.
@@ -49,7 +49,7 @@ func TestRecover_KillAndDeleteTwoOfThree(t *testing.T) {
 	}
 	refused("nobody answered")
 	refused("the disk ends with entry", "--yes", "--until", "99999")
-	var disk cluster.Survivor
+	var disk recovery.Survivor
 	described := mustRun(t, nil, "operator", "recover", "--config", last.config, "--describe", "--json")
 	if err := json.Unmarshal([]byte(described), &disk); err != nil || disk.Node != "n3" || len(disk.Members) != 3 {
 		t.Fatalf("%s (%v)", described, err)

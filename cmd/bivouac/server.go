@@ -15,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
@@ -92,7 +93,7 @@ func (p *program) runServer(ctx context.Context, cfg Config, configFile string) 
 	if err != nil {
 		return err
 	}
-	if err := cluster.CollectLibrary(made.registry); err != nil {
+	if err := raftmetrics.CollectLibrary(made.registry); err != nil {
 		return fmt.Errorf("collecting Raft's metrics: %w", err)
 	}
 	if made.listener, err = listen(cfg.HTTP.Address); err != nil {

@@ -54,6 +54,10 @@ var narrow = map[string][]string{
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
+	"cluster/raftfsm":     {"fsm"},
+	"cluster/raftmetrics": {"fsm", "cluster/raftstore"},
+	"cluster/recovery":    {"fsm", "cluster", "cluster/peernet", "cluster/raftfsm", "cluster/raftstore"},
+
 	"httpapi/apikey":   {"fsm"},
 	"httpapi/response": {"fsm", "httpapi/decode", "httpapi/requestid"},
 	"httpapi/limits":   {"httpapi/places", "httpapi/response"},

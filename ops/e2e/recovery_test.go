@@ -21,8 +21,8 @@ const recoveryBound = 15 * time.Second
 // faultLasts is long enough for every exponential backoff to reach its maximum.
 const faultLasts = 25 * time.Second
 
-// recovery is a test cluster on its own network, with one writer per node.
-type recovery struct {
+// faulted is a test cluster on its own network, with one writer per node.
+type faulted struct {
 	*testcluster.Cluster
 	net *chaos.Network
 	key string
@@ -35,7 +35,7 @@ func TestRecovery(t *testing.T) {
 		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
 	}
 	chaos.Need(t, testcluster.Need)
-	r := recovery{net: chaos.NewNetwork(t, 5, 1)}
+	r := faulted{net: chaos.NewNetwork(t, 5, 1)}
 	r.Cluster = testcluster.Start(t, testcluster.Options{Nodes: 5, Net: r.net})
 	r.key = r.Nodes[0].NewKey(t, "ada")
 
@@ -77,7 +77,7 @@ func TestRecovery(t *testing.T) {
 
 // apart partitions groups of nodes from all others. The function that it returns heals the
 // partition.
-func (r *recovery) apart(groups ...[]int) func() {
+func (r *faulted) apart(groups ...[]int) func() {
 	group := map[int]int{}
 	for i, g := range groups {
 		for _, node := range g {
@@ -95,7 +95,7 @@ func (r *recovery) apart(groups ...[]int) func() {
 }
 
 // killed kills nodes. The function that it returns starts them again.
-func (r *recovery) killed(t *testing.T, nodes ...int) func() {
+func (r *faulted) killed(t *testing.T, nodes ...int) func() {
 	for _, i := range nodes {
 		r.Nodes[i].Kill()
 	}
@@ -108,7 +108,7 @@ func (r *recovery) killed(t *testing.T, nodes ...int) func() {
 
 // relay kills two followers and, when they are back, the other two: the majority then needs the
 // nodes that have just returned.
-func (r *recovery) relay(t *testing.T, leader int) func() {
+func (r *faulted) relay(t *testing.T, leader int) func() {
 	back := r.killed(t, (leader+1)%5, (leader+2)%5)
 	return func() {
 		back()
@@ -117,7 +117,7 @@ func (r *recovery) relay(t *testing.T, leader int) func() {
 }
 
 // recovers waits for a write through every running node and prints how long that took.
-func (r *recovery) recovers(t *testing.T, what string) {
+func (r *faulted) recovers(t *testing.T, what string) {
 	t.Helper()
 	begin := time.Now()
 	took := make([]time.Duration, len(r.Nodes))
@@ -146,7 +146,7 @@ func (r *recovery) recovers(t *testing.T, what string) {
 }
 
 // write sends one write through a node, with a timeout of one second.
-func (r *recovery) write(ctx context.Context, node int) error {
+func (r *faulted) write(ctx context.Context, node int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	c := testcluster.Client{Base: r.Nodes[node].Base, Key: r.key}

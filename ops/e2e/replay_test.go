@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/recovery"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/fsmtest"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
@@ -57,7 +58,7 @@ func replay(n *testcluster.Node, each func(*fsm.Store, fsm.Command, fsm.Outcome)
 	if _, err := os.Stat(filepath.Join(n.Data, "wal")); err == nil {
 		store = cluster.LogStoreWAL
 	}
-	last, err := cluster.Replay(n.Data, store, each)
+	last, err := recovery.Replay(n.Data, store, each)
 	if err == nil && last == 0 {
 		err = fmt.Errorf("the log of %s is empty", n.Name)
 	}

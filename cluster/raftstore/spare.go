@@ -1,12 +1,10 @@
-package cluster
+package raftstore
 
 import (
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"bivouac.dev/bivouac/cluster/raftstore"
 )
 
 const (
@@ -24,14 +22,14 @@ var ErrNoRoom = errors.New("no room to spare")
 // fills the file system.
 type SpareFile struct {
 	f *os.File
-	// free is raftstore.Free.
+	// free is Free.
 	free func(dir string) (uint64, error)
 	// unchecked is how much may be written before the next check.
 	unchecked int
 }
 
 // Spare makes f a SpareFile.
-func Spare(f *os.File) *SpareFile { return &SpareFile{f: f, free: raftstore.Free} }
+func Spare(f *os.File) *SpareFile { return &SpareFile{f: f, free: Free} }
 
 // NewScratch makes an unnamed temporary file in dir. It disappears when it is closed or the process
 // ends.

@@ -1,4 +1,4 @@
-package cluster
+package recovery
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -16,9 +17,9 @@ import (
 // command, for both log stores; one whose beginning is gone is refused.
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
+	for _, kind := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		dir := t.TempDir()
-		storage, err := openStorage(dir, kind, slog.New(slog.DiscardHandler))
+		storage, err := open(dir, kind, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +61,7 @@ func TestReplay(t *testing.T) {
 			func(*fsm.Store, fsm.Command, fsm.Outcome) error { return boom }); !errors.Is(err, boom) || last != 2 {
 			t.Errorf("%s: %d, %v", kind, last, err)
 		}
-		if storage, err = openStorage(dir, kind, slog.New(slog.DiscardHandler)); err == nil {
+		if storage, err = open(dir, kind, slog.New(slog.DiscardHandler)); err == nil {
 			err = errors.Join(storage.Logs.DeleteRange(1, 5), storage.Close())
 		}
 		if err != nil {

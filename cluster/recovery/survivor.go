@@ -1,4 +1,4 @@
-package cluster
+package recovery
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftstore"
@@ -37,7 +38,7 @@ type Survivor struct {
 	CurrentTerm uint64 `json:"current_term"`
 	VotedTerm   uint64 `json:"voted_term"`
 	// Members are those of the newest configuration.
-	Members []Server `json:"members"`
+	Members []cluster.Server `json:"members"`
 	// ProtocolVersion is the state's.
 	ProtocolVersion int `json:"protocol_version"`
 	// Poisoned is the index of an entry that stops every node, 0 for none; Problem is its error.
@@ -80,9 +81,9 @@ func Furthest(disks []Survivor) (Survivor, error) {
 	return best, nil
 }
 
-// DescribeDisk describes the data directory of a stopped node and verifies it as a start does.
-func DescribeDisk(cfg Config) (Survivor, error) {
-	r, err := OpenRecovery(cfg)
+// Describe describes the data directory of a stopped node and verifies it as a start does.
+func Describe(cfg cluster.Config) (Survivor, error) {
+	r, err := Open(cfg)
 	if err != nil {
 		return Survivor{}, err
 	}
@@ -208,7 +209,7 @@ func describe(s *raftstore.Store, dir string) (Survivor, error) {
 	}
 	v := r.store.View()
 	d.Cluster, d.History, d.ProtocolVersion = v.ClusterID(), v.History(), v.ProtocolVersion()
-	d.Members, d.Written = membersOf(r.members.Servers), r.written
+	d.Members, d.Written = cluster.ServersOf(r.members.Servers), r.written
 	if r.problem != nil {
 		d.Poisoned, d.Problem = r.poisoned, r.problem.Error()
 	}

@@ -1,49 +1,58 @@
-package cluster
+package raftmetrics
 
 import (
 	"context"
 	"fmt"
 	"time"
 
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// diskNoteInterval is how often a node looks at what Raft keeps on the disk, for the metrics. A
-// scrape does not wait for the disk.
-const diskNoteInterval = 10 * time.Second
+// diskInterval is how often a node looks at what Raft keeps on the disk. A scrape does not wait for
+// the disk.
+const diskInterval = 10 * time.Second
 
-// diskNote is what was last seen.
-type diskNote struct {
+// disk is what was last seen of it.
+type disk struct {
 	oldest        time.Time
 	snapshotAt    time.Time
 	snapshotBytes int64
 	snapshotIndex uint64
 }
 
-// noteDisk keeps onDisk current until ctx ends.
-func (n *Node) noteDisk(ctx context.Context) {
-	n.lookAtDisk()
-	every(ctx, diskNoteInterval, n.lookAtDisk)
+// WatchDisk looks at what Raft keeps on the disk until ctx ends.
+func (m *Metrics) WatchDisk(ctx context.Context, s *raftstore.Store) {
+	tick := time.NewTicker(diskInterval)
+	defer tick.Stop()
+	for {
+		m.disk.Store(look(s))
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
-// lookAtDisk reads the first entry of the log, and the newest snapshot's description.
-func (n *Node) lookAtDisk() {
-	var now diskNote
-	if first, err := n.storage.Logs.FirstIndex(); err == nil && first > 0 {
+// look reads the first entry of the log, and the newest snapshot's description.
+func look(s *raftstore.Store) *disk {
+	var now disk
+	if first, err := s.Logs.FirstIndex(); err == nil && first > 0 {
 		var entry raft.Log
 		// Raft may delete the entry in this moment: then the next look finds another.
-		if err := n.storage.Logs.GetLog(first, &entry); err == nil {
+		if err := s.Logs.GetLog(first, &entry); err == nil {
 			now.oldest = entry.AppendedAt
 		}
 	}
-	if n.storage.Snapshots != nil {
-		if list, err := n.storage.Snapshots.List(); err == nil && len(list) > 0 {
+	if s.Snapshots != nil {
+		if list, err := s.Snapshots.List(); err == nil && len(list) > 0 {
 			now.snapshotBytes, now.snapshotIndex = list[0].Size, list[0].Index
 			now.snapshotAt = snapshotTime(list[0].ID)
 		}
 	}
-	n.onDisk.Store(&now)
+	return &now
 }
 
 // snapshotTime returns when a snapshot was begun, zero if its id does not say so. Raft's ids are
@@ -55,6 +64,9 @@ func snapshotTime(id string) time.Time {
 	}
 	return time.UnixMilli(at)
 }
+
+// TimeLogs measures the writes of a log store.
+func (m *Metrics) TimeLogs(logs raft.LogStore) raft.LogStore { return timedLogs{logs, m.LogWrite} }
 
 // timedLogs measures the writes of a log store.
 type timedLogs struct {

@@ -1,4 +1,4 @@
-package cluster
+package recovery
 
 import (
 	"errors"
@@ -7,7 +7,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/raftfsm"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -18,7 +20,7 @@ import (
 func Replay(
 	dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm.Outcome) error,
 ) (last uint64, err error) {
-	storage, err := openStorage(dir, logStore, slog.New(slog.DiscardHandler))
+	storage, err := open(dir, logStore, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}
@@ -53,4 +55,14 @@ func Replay(
 		}
 	}
 	return last, nil
+}
+
+// open opens the data directory of a stopped node as a start does.
+func open(dir, logStore string, logger *slog.Logger) (raftstore.Store, error) {
+	return raftstore.Open(dir, cluster.StorageOptions(logStore, logger))
+}
+
+// Adopt is raftstore.Adopt. logStore is the node's Config.LogStore.
+func Adopt(dir, logStore string, logger *slog.Logger) error {
+	return raftstore.Adopt(dir, cluster.StorageOptions(logStore, logger))
 }

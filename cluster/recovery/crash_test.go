@@ -1,4 +1,4 @@
-package cluster
+package recovery
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -18,12 +19,12 @@ import (
 // survivorDisk makes the data directory of n1, one of three members, with terms
 // 1 to 20 opened by commands; poison, if not 0, is an entry that no program
 // understands.
-func survivorDisk(t *testing.T, kind string, poison uint64) Config {
+func survivorDisk(t *testing.T, kind string, poison uint64) cluster.Config {
 	t.Helper()
-	cfg := DefaultConfig()
+	cfg := cluster.DefaultConfig()
 	cfg.NodeName, cfg.DataDir, cfg.LogStore, cfg.PeerAddress = "n1", filepath.Join(t.TempDir(),
 		"data"), kind, "127.0.0.1:9"
-	s, err := openStorage(cfg.DataDir, kind, slog.New(slog.DiscardHandler))
+	s, err := open(cfg.DataDir, kind, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,9 +67,9 @@ func survivorDisk(t *testing.T, kind string, poison uint64) Config {
 // way.
 func TestRecover_CrashAtAnyPoint(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
+	for _, kind := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		cfg := survivorDisk(t, kind, 0)
-		r, err := OpenRecovery(cfg)
+		r, err := Open(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +94,7 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 		} {
 			killed := cfg
 			killed.DataDir = copies[point]
-			disk, err := DescribeDisk(killed)
+			disk, err := Describe(killed)
 			if err != nil {
 				t.Fatalf("%s, killed when %s: %v", kind, point, err)
 			}
@@ -101,7 +102,7 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 				want != done.ID && disk.LastIndex != 20 {
 				t.Errorf("%s, killed when %s: %+v", kind, point, disk)
 			}
-			if r, err = OpenRecovery(killed); err != nil {
+			if r, err = Open(killed); err != nil {
 				t.Fatal(err)
 			}
 			again, err := r.Recover(0, "again")
@@ -119,9 +120,9 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 // follows.
 func TestRecover_Until(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{LogStoreBoltDB, LogStoreWAL} {
+	for _, kind := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
 		cfg := survivorDisk(t, kind, 15)
-		r, err := OpenRecovery(cfg)
+		r, err := Open(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

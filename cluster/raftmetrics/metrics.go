@@ -1,44 +1,85 @@
-package cluster
+// Package raftmetrics has the bivouac_raft_* metrics of a node, and those of hashicorp/raft itself.
+package raftmetrics
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/fsm"
 )
 
-// metrics are the node's bivouac_raft_* metrics.
-type metrics struct {
-	node *Node
+// The reasons why a leader lost its term, as values of a metric's label.
+const (
+	// LossLease: no majority of the voters answered within Config.LeaderLeaseTimeout.
+	LossLease = "lease"
+	// LossNewerTerm: another node was elected, or asked for votes, or leadership was handed over.
+	LossNewerTerm = "newer_term"
+	// LossOther: this node is no voter any more.
+	LossOther = "other"
+)
 
-	leaderChanges   prometheus.Counter
+// The reasons for which a message of Raft's is refused, as values of a metric's label.
+const (
+	// RefusedForged: the message names another member than its connection.
+	RefusedForged = "forged"
+	// RefusedSender: the sender is no voter that this node knows, or not the leader.
+	RefusedSender = "sender"
+	// RefusedTerm: the term is more than raftfix.MaxTermStep above this node's.
+	RefusedTerm = "term"
+	// RefusedUnelected: nothing proves that a majority voted for the sender in the term.
+	RefusedUnelected = "unelected"
+)
+
+// Metrics are the node's bivouac_raft_* metrics.
+type Metrics struct {
+	states []string
+	read   func() Reading
+	disk   atomic.Pointer[disk]
+
+	LeaderChanges   prometheus.Counter
 	proposeDuration *prometheus.HistogramVec
-	forwarded       *prometheus.CounterVec
-	readRounds      prometheus.Counter
-	readWaiters     prometheus.Gauge
-	wrongAnswers    prometheus.Counter
-	leaderRestarts  prometheus.Counter
-	refusedMessages *prometheus.CounterVec
-	leadershipLost  *prometheus.CounterVec
-	readDuration    prometheus.Histogram
-	apply, logWrite prometheus.Histogram
+	Forwarded       *prometheus.CounterVec
+	ReadRounds      prometheus.Counter
+	ReadWaiters     prometheus.Gauge
+	WrongAnswers    prometheus.Counter
+	LeaderRestarts  prometheus.Counter
+	RefusedMessages *prometheus.CounterVec
+	LeadershipLost  *prometheus.CounterVec
+	ReadDuration    prometheus.Histogram
+	Apply, LogWrite prometheus.Histogram
 
 	// descs are of what Collect reads from the node, by name.
 	descs map[string]*prometheus.Desc
 }
 
-func newMetrics(n *Node) *metrics {
-	m := &metrics{
-		node: n, descs: descs(),
-		leadershipLost: prometheus.NewCounterVec(prometheus.CounterOpts{
+// Reading is what a scrape reads from the node.
+type Reading struct {
+	// State is one of the states that New was given.
+	State                           string
+	LeaderKnown, Ready              bool
+	Term, CommitIndex, AppliedIndex uint64
+	ProtocolVersion, KnownVersion   int
+	Voters, Nonvoters               int
+	// SinceContact is the time since the leader was heard, or since the start.
+	SinceContact time.Duration
+	// Lag is how many entries each member has not acknowledged, by its name; the leader's alone.
+	Lag      map[string]uint64
+	LogBytes int64
+}
+
+// New makes the metrics of a node, which is in one of the states. read is called for each scrape.
+func New(states []string, read func() Reading) *Metrics {
+	m := &Metrics{
+		states: states, read: read, descs: descs(),
+		LeadershipLost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_leadership_lost_total",
 			Help: "Terms that this node led and lost: lease (no majority answered in time), " +
 				"newer_term (another node was elected, or leadership was handed over), other.",
 		}, []string{"reason"}),
-		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
+		LeaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_leader_changes_total", Help: "Changes of the leader this node knows, losses included.",
 		}),
 		proposeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -46,43 +87,44 @@ func newMetrics(n *Node) *metrics {
 			Help:    "Duration of a write, by outcome: ok, refused, or an error code of the cluster's.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}, []string{"outcome"}),
-		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_forwarded_total", Help: "Commands sent to the leader: answered, lost (no answer), not_sent.",
 		}, []string{"result"}),
-		readRounds: prometheus.NewCounter(prometheus.CounterOpts{
+		ReadRounds: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_read_rounds_total",
 			Help: "Rounds of asking the leader for an index; reads that wait together share one.",
 		}),
-		readWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
+		ReadWaiters: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_raft_read_waiters", Help: "Linearizable reads in progress.",
 		}),
-		wrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
+		WrongAnswers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_wrong_answers_total",
 			Help: "Connections and Raft messages that another member answered than was asked; such an answer is ignored.",
 		}),
-		refusedMessages: prometheus.NewCounterVec(prometheus.CounterOpts{
+		RefusedMessages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_refused_messages_total",
 			Help: "Raft messages that this node refused: forged (of another member than the connection's), " +
 				"sender (of no voter known here, or not the leader), term (far above this node's), " +
 				"unelected (no majority says that it voted for the sender).",
 		}, []string{"reason"}),
-		leaderRestarts: prometheus.NewCounter(prometheus.CounterOpts{
+		LeaderRestarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_leader_restarts_seen_total", Help: "Leaders dropped because their process was restarted.",
 		}),
-		readDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+		ReadDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "bivouac_raft_read_duration_seconds",
 			Help:    "Time until a linearizable read had its view, failed ones included.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}),
-		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Apply: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "bivouac_raft_apply_duration_seconds", Help: "Time to apply one batch of committed entries to the store.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}),
-		logWrite: prometheus.NewHistogram(prometheus.HistogramOpts{
+		LogWrite: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "bivouac_raft_log_write_duration_seconds", Help: "Time to append entries to this node's log, fsync included.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 3, 11),
 		}),
 	}
+	m.disk.Store(&disk{})
 	m.begin()
 	return m
 }
@@ -115,7 +157,7 @@ func descs() map[string]*prometheus.Desc {
 }
 
 // begin makes the series of all known labels, so that they exist before their first event.
-func (m *metrics) begin() {
+func (m *Metrics) begin() {
 	codes := []fsm.Code{
 		fsm.CodeNoLeader,
 		fsm.CodeOutcomeUnknown,
@@ -128,35 +170,35 @@ func (m *metrics) begin() {
 		m.proposeDuration.WithLabelValues(string(code))
 	}
 	for _, result := range []string{"answered", "lost", "not_sent"} {
-		m.forwarded.WithLabelValues(result)
+		m.Forwarded.WithLabelValues(result)
 	}
-	for _, reason := range []string{refusedForged, refusedSender, refusedTerm, refusedUnelected} {
-		m.refusedMessages.WithLabelValues(reason)
+	for _, reason := range []string{RefusedForged, RefusedSender, RefusedTerm, RefusedUnelected} {
+		m.RefusedMessages.WithLabelValues(reason)
 	}
-	for _, reason := range []string{lossLease, lossNewerTerm, lossOther} {
-		m.leadershipLost.WithLabelValues(reason)
+	for _, reason := range []string{LossLease, LossNewerTerm, LossOther} {
+		m.LeadershipLost.WithLabelValues(reason)
 	}
 }
 
-// register adds the metrics while the node runs.
-func (m *metrics) register(r prometheus.Registerer) (unregister func(), err error) {
+// Register adds the metrics while the node runs.
+func (m *Metrics) Register(r prometheus.Registerer) (unregister func(), err error) {
 	if r == nil {
 		return func() {}, nil
 	}
 	collectors := []prometheus.Collector{
 		m,
-		m.leaderChanges,
+		m.LeaderChanges,
 		m.proposeDuration,
-		m.forwarded,
-		m.readRounds,
-		m.readWaiters,
-		m.wrongAnswers,
-		m.leaderRestarts,
-		m.refusedMessages,
-		m.leadershipLost,
-		m.readDuration,
-		m.apply,
-		m.logWrite,
+		m.Forwarded,
+		m.ReadRounds,
+		m.ReadWaiters,
+		m.WrongAnswers,
+		m.LeaderRestarts,
+		m.RefusedMessages,
+		m.LeadershipLost,
+		m.ReadDuration,
+		m.Apply,
+		m.LogWrite,
 	}
 	unregister = func() {
 		for _, c := range collectors {
@@ -173,58 +215,40 @@ func (m *metrics) register(r prometheus.Registerer) (unregister func(), err erro
 }
 
 // Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range m.descs {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	s := m.node.Status()
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	now := m.read()
 	gauge := func(name string, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(m.descs[name], prometheus.GaugeValue, v, labels...)
 	}
-	for _, state := range []string{StateLeader, StateFollower, StateCandidate, StateStopped} {
-		gauge("bivouac_raft_state", truth(s.State == state), state)
+	for _, state := range m.states {
+		gauge("bivouac_raft_state", truth(now.State == state), state)
 	}
-	gauge("bivouac_raft_leader_known", truth(s.LeaderID != ""))
-	gauge("bivouac_raft_term", float64(s.Term))
-	gauge("bivouac_raft_commit_index", float64(s.CommitIndex))
-	gauge("bivouac_raft_applied_index", float64(s.AppliedIndex))
-	switch {
-	case s.State == StateLeader:
-		gauge("bivouac_raft_last_contact_seconds", 0)
-	case s.LastContact.IsZero():
-		gauge("bivouac_raft_last_contact_seconds", time.Since(m.node.born).Seconds())
-	default:
-		gauge("bivouac_raft_last_contact_seconds", time.Since(s.LastContact).Seconds())
+	gauge("bivouac_raft_leader_known", truth(now.LeaderKnown))
+	gauge("bivouac_raft_term", float64(now.Term))
+	gauge("bivouac_raft_commit_index", float64(now.CommitIndex))
+	gauge("bivouac_raft_applied_index", float64(now.AppliedIndex))
+	gauge("bivouac_raft_last_contact_seconds", now.SinceContact.Seconds())
+	for peer, entries := range now.Lag {
+		gauge("bivouac_raft_peer_lag_entries", float64(entries), peer)
 	}
-	voters := 0
-	for _, server := range s.Servers {
-		if server.Voter {
-			voters++
-		}
-		if s.State == StateLeader {
-			acked := m.node.records.get(raft.ServerID(server.ID), s.Term, s.CommitIndex).Acked
-			if server.ID == s.ID {
-				acked = s.CommitIndex
-			}
-			gauge("bivouac_raft_peer_lag_entries", float64(s.CommitIndex-min(acked, s.CommitIndex)), server.Name)
-		}
-	}
-	gauge("bivouac_raft_members", float64(voters), "true")
-	gauge("bivouac_raft_members", float64(len(s.Servers)-voters), "false")
-	bytes, _, _ := m.node.storage.LogBytes(0)
-	gauge("bivouac_raft_log_bytes", float64(bytes))
-	disk := m.node.onDisk.Load()
+	gauge("bivouac_raft_members", float64(now.Voters), "true")
+	gauge("bivouac_raft_members", float64(now.Nonvoters), "false")
+	gauge("bivouac_raft_log_bytes", float64(now.LogBytes))
+	disk := m.disk.Load()
 	gauge("bivouac_raft_log_oldest_timestamp_seconds", seconds(disk.oldest))
 	gauge("bivouac_raft_snapshot_bytes", float64(disk.snapshotBytes))
 	gauge("bivouac_raft_snapshot_index", float64(disk.snapshotIndex))
 	gauge("bivouac_raft_snapshot_timestamp_seconds", seconds(disk.snapshotAt))
-	gauge("bivouac_raft_ready", truth(m.node.Ready() == nil))
-	gauge("bivouac_protocol_version", float64(s.ProtocolVersion), "cluster")
-	gauge("bivouac_protocol_version", float64(s.KnownVersion), "program")
+	gauge("bivouac_raft_ready", truth(now.Ready))
+	gauge("bivouac_protocol_version", float64(now.ProtocolVersion), "cluster")
+	gauge("bivouac_protocol_version", float64(now.KnownVersion), "program")
 }
 
 // seconds returns a time in Unix seconds, 0 for the zero time.
@@ -242,8 +266,8 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// proposed records one Propose.
-func (m *metrics) proposed(begin time.Time, err error) {
+// Proposed records one Propose.
+func (m *Metrics) Proposed(begin time.Time, err error) {
 	m.proposeDuration.WithLabelValues(outcomeLabel(err)).Observe(time.Since(begin).Seconds())
 }
 

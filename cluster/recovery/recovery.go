@@ -1,28 +1,22 @@
-package cluster
+// Package recovery makes one surviving disk the whole cluster when a majority of the members is lost
+// for good. It writes one snapshot: the disk's state as the first of a new history, with this node
+// under a new id as the only member (raftstore.Replace). Its nodes are stopped.
+package recovery
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
-	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
-
-// A recovery makes one surviving disk the whole cluster when a majority of the members is lost for
-// good. It writes one snapshot: the disk's state as the first of a new history, with this node
-// under a new id as the only member (raftstore.Replace).
-
-// recoverRunbook describes a recovery.
-const recoverRunbook = "bivouac runbook recover"
 
 // recoverDone is the last point of a recovery at which tests inspect the disk, after those of
 // raftstore.Replace.
@@ -30,22 +24,22 @@ const recoverDone = "done"
 
 // Recovery is the verified data directory of a stopped node.
 type Recovery struct {
-	cfg     Config
+	cfg     cluster.Config
 	storage raftstore.Store
 	disk    Survivor
 	// at is called at each point, in tests only.
 	at func(point string)
 }
 
-// OpenRecovery opens the data directory of a stopped node and verifies it as a start does.
-func OpenRecovery(cfg Config) (*Recovery, error) {
+// Open opens the data directory of a stopped node and verifies it as a start does.
+func Open(cfg cluster.Config) (*Recovery, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := mustHoldState(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger)
+	storage, err := open(cfg.DataDir, cfg.LogStore, cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -62,79 +56,11 @@ func (r *Recovery) Disk() Survivor { return r.disk }
 // Close releases the directory.
 func (r *Recovery) Close() error { return r.storage.Close() }
 
-// Answering asks the former members and the addresses of RetryJoin, for a second at most. It lists
-// those that answer as members of a cluster. While one does, this disk must not become another
-// cluster.
+// Answering lists the former members, and the nodes at the addresses of RetryJoin, that answer within
+// a second as members of a cluster. While one does, this disk must not become another cluster.
 func (r *Recovery) Answering(ctx context.Context) ([]string, error) {
-	creds, err := peernet.LoadCredentials(r.cfg.TLS, "", r.cfg.Logger)
-	if err != nil {
-		return nil, err
-	}
-	client := peernet.NewClient(creds)
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
-	defer cancel()
-	asked := map[string]string{} // by address, the id that is expected there
-	for _, a := range r.cfg.RetryJoin {
-		asked[a] = ""
-	}
-	for _, m := range r.disk.Members {
-		if m.ID != r.disk.ID {
-			asked[m.Address] = m.ID
-		}
-	}
-	var mu sync.Mutex
-	var found []string
-	var wg sync.WaitGroup
-	for address, id := range asked {
-		wg.Go(func() {
-			if answer := r.hello(ctx, client, address); answer != nil && (answer.Member.ID == id || answer.Formed) {
-				mu.Lock()
-				defer mu.Unlock()
-				found = append(
-					found, fmt.Sprintf("%s at %s (%s)", answer.Member.Name, address, answer.Member.ID),
-				)
-			}
-		})
-	}
-	wg.Wait()
-	return found, nil
-}
-
-// hello asks the node at an address to introduce itself; nil without an answer.
-func (r *Recovery) hello(
-	ctx context.Context, client *peernet.Client, address string,
-) *helloResponse {
-	self := member{ID: r.disk.ID, Name: r.cfg.NodeName, Address: r.address()}
-	body, err := json.Marshal(helloRequest{Member: self})
-	if err != nil {
-		return nil
-	}
-	raw, err := client.Call(ctx, address, callHello, body)
-	if err != nil {
-		return nil
-	}
-	var answer helloResponse
-	if json.Unmarshal(raw, &answer) != nil {
-		return nil
-	}
-	return &answer
-}
-
-// address is the node's peer address after the recovery.
-func (r *Recovery) address() string { return peerAddressOf(r.cfg) }
-
-// peerAddressOf is the address that a node with this configuration reports to peers.
-func peerAddressOf(cfg Config) string {
-	listening := cfg.PeerAddress
-	if cfg.Listener != nil {
-		listening = cfg.Listener.Addr().String()
-	}
-	address, err := peernet.Advertised(portOptions(cfg), listening)
-	if err != nil {
-		return listening
-	}
-	return address
+	self := cluster.Server{Name: r.cfg.NodeName, ID: r.disk.ID, Address: r.cfg.Advertised()}
+	return cluster.Answering(ctx, r.cfg, self, r.disk.Members)
 }
 
 // Recovered describes a finished recovery.
@@ -169,7 +95,7 @@ func (r *Recovery) Recover(until uint64, detail string) (Recovered, error) {
 			state.poisoned-1,
 		)
 	}
-	out := Recovered{Node: r.cfg.NodeName, ID: newNodeID(r.cfg.NodeName), Address: r.address()}
+	out := Recovered{Node: r.cfg.NodeName, ID: cluster.NewNodeID(r.cfg.NodeName), Address: r.cfg.Advertised()}
 	if until > 0 {
 		out.LeftOut = r.disk.LastIndex - until
 	}
@@ -194,7 +120,7 @@ func (r *Recovery) install(first raftstore.First) error {
 	}
 	err := r.storage.Close()
 	if err == nil {
-		r.storage, err = openStorage(r.cfg.DataDir, r.cfg.LogStore, r.cfg.Logger)
+		r.storage, err = open(r.cfg.DataDir, r.cfg.LogStore, r.cfg.Logger)
 	}
 	if err == nil {
 		r.disk, err = describe(&r.storage, r.cfg.DataDir)
