@@ -197,7 +197,7 @@ func (n *Node) countLoss(ctx context.Context, r *raft.Raft, number uint64) {
 
 // lossReason returns why this node leads the term no more. hashicorp/raft does not tell.
 func (n *Node) lossReason(r *raft.Raft, number uint64) string {
-	if r.CurrentTerm() > number || n.hints.Load().seenTerm() > number {
+	if r.CurrentTerm() > number || n.hints.Load().SeenTerm() > number {
 		return raftmetrics.LossNewerTerm
 	}
 	for _, s := range n.servers() {

@@ -17,6 +17,7 @@ import (
 	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/cluster/replication"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -50,7 +51,7 @@ type Node struct {
 
 	// raft is nil until Run has started it.
 	raft  atomic.Pointer[raft.Raft]
-	hints atomic.Pointer[hintTransport]
+	hints atomic.Pointer[replication.Transport]
 	inbox *raftfix.Inbox // Run's
 	// onWrongMember is called when a member answers for another.
 	onWrongMember func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID)

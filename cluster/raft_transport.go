@@ -13,6 +13,7 @@ import (
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/cluster/raftmetrics"
+	"bivouac.dev/bivouac/cluster/replication"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -24,15 +25,15 @@ func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
 	if real {
 		inner = &diskTransport{port, n}
 	}
-	f := newHintTransport(
+	f := replication.New(
 		&raftfix.Answers{
 			Transport: &raftfix.Pipelines{Transport: inner}, Wrong: n.onWrongMember,
 			Absurd: func(raft.ServerID, uint64) { n.metrics.RefusedMessages.WithLabelValues(raftmetrics.RefusedTerm).Inc() },
 		},
 	)
-	f.resend, f.matched = n.resend, n.records.match
+	f.Resend, f.Matched = n.resend, n.records.match
 	if real {
-		port.Receive(f.take)
+		port.Receive(f.Take)
 	}
 	n.hints.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.failWith)
@@ -46,7 +47,41 @@ func (n *Node) stopTransport() {
 		return
 	}
 	n.inbox.Stop()
-	n.hints.Load().stop()
+	n.hints.Load().Stop()
+}
+
+// hintCommit passes on the commit index of a leader's answer.
+func (n *Node) hintCommit(l *leadership, index, term uint64) {
+	h := n.hints.Load()
+	if h == nil || term == 0 || n.store.Index() >= index {
+		return
+	}
+	h.HintCommitted(l.id, raft.ServerAddress(l.address), index, term)
+}
+
+// announceCommits tells followers what this node has applied, while it leads.
+func (n *Node) announceCommits(ctx context.Context, r *raft.Raft) {
+	for index := uint64(0); n.store.Wait(ctx, index+1) == nil; {
+		index = n.store.Index()
+		// A message of a term that has ended meanwhile is refused.
+		if term := r.CurrentTerm(); r.State() == raft.Leader {
+			n.hints.Load().Announce(index, term)
+		}
+	}
+}
+
+// resend reports whether this node leads in the term and the peer is a member at that address.
+func (n *Node) resend(id raft.ServerID, target raft.ServerAddress, term uint64) bool {
+	r := n.raft.Load()
+	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
+		return false
+	}
+	for _, s := range r.GetConfiguration().Configuration().Servers {
+		if s.ID == id {
+			return s.Address == target
+		}
+	}
+	return false
 }
 
 // successorTimeout bounds the search for a leader's successor.

@@ -1,4 +1,4 @@
-package cluster
+package replication
 
 import (
 	"testing"
@@ -7,15 +7,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestHintTransport_Hints: a commit index is handed in behind its entry, once, and never
+// TestTransport_Hints: a commit index is handed in behind its entry, once, and never
 // in a term whose entries have not come.
-func TestHintTransport_Hints(t *testing.T) {
+func TestTransport_Hints(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, inner := raft.NewInmemTransport("n0")
 		consumer := make(chan raft.RPC)
-		f := newHintTransport(&fed{inner, consumer})
-		defer f.stop()
+		f := New(&fed{inner, consumer})
+		defer f.Stop()
 		var got []raft.AppendEntriesRequest
 		take := func() {
 			for {
@@ -37,7 +37,7 @@ func TestHintTransport_Hints(t *testing.T) {
 			take()
 		}
 		hint := func(index, term uint64) {
-			go f.hintCommitted("n1.x", "n1:1", logPosition{index, term})
+			go f.HintCommitted("n1.x", "n1:1", index, term)
 			take()
 		}
 		want := func(what string, number int, index, term uint64) {
@@ -84,9 +84,9 @@ type fed struct {
 
 func (f *fed) Consumer() <-chan raft.RPC { return f.consumer }
 
-// TestHintTransport_MessagesAreBounded: one message brings at most so many bytes, and one entry
+// TestTransport_MessagesAreBounded: one message brings at most so many bytes, and one entry
 // at least; Raft goes on from the last that was sent.
-func TestHintTransport_MessagesAreBounded(t *testing.T) {
+func TestTransport_MessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	const large = maxMessageBytes / 3
 	for name, test := range map[string]struct {
@@ -100,8 +100,8 @@ func TestHintTransport_MessagesAreBounded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got := -1
 				_, inner := raft.NewInmemTransport("n0")
-				f := newHintTransport(&sending{inner, func(args *raft.AppendEntriesRequest) { got = len(args.Entries) }})
-				defer f.stop()
+				f := New(&sending{inner, func(args *raft.AppendEntriesRequest) { got = len(args.Entries) }})
+				defer f.Stop()
 				request := &raft.AppendEntriesRequest{Term: 2}
 				for i, size := range test.sizes {
 					request.Entries = append(request.Entries, &raft.Log{Index: uint64(i + 1), Data: make([]byte, size)})

@@ -1,4 +1,4 @@
-package cluster
+package replication
 
 import (
 	"time"
@@ -21,7 +21,7 @@ const (
 // with each failure, up to 10 s. A peer that came back would get heartbeats, so that no node is
 // elected, but no entries; a write that needs it would wait. Heartbeats are not retried: Raft sends
 // them at half their timeout.
-func (h *hintTransport) AppendEntries(
+func (h *Transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {
@@ -36,8 +36,8 @@ func (h *hintTransport) AppendEntries(
 		if err == nil {
 			h.acknowledged(id, target, args, resp)
 		}
-		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || h.resend == nil ||
-			!h.resend(id, target, args.Term) {
+		if err == nil || args.PrevLogEntry == 0 && len(args.Entries) == 0 || h.Resend == nil ||
+			!h.Resend(id, target, args.Term) {
 			return err
 		}
 		select {
@@ -58,18 +58,4 @@ func within(entries []*raft.Log, limit int) []*raft.Log {
 		}
 	}
 	return entries
-}
-
-// resend reports whether this node leads in the term and the peer is a member at that address.
-func (n *Node) resend(id raft.ServerID, target raft.ServerAddress, term uint64) bool {
-	r := n.raft.Load()
-	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
-		return false
-	}
-	for _, s := range r.GetConfiguration().Configuration().Servers {
-		if s.ID == id {
-			return s.Address == target
-		}
-	}
-	return false
 }

@@ -1,4 +1,6 @@
-package cluster
+// Package replication decorates Raft's transport, so that a leader's entries and what is committed
+// reach the followers sooner than hashicorp/raft sends them.
+package replication
 
 import (
 	"errors"
@@ -8,7 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// hintTransport decorates Raft's transport with commit hints: commit indexes that the leader sends
+// Transport is Raft's transport with commit hints: commit indexes that the leader sends
 // in its answers to this node's peer calls. hashicorp/raft reports a commit with the next message
 // only, up to twice CommitTimeout later. Without hints every forwarded write and every linearizable
 // read on a follower waits for that message.
@@ -16,15 +18,15 @@ import (
 // A hint is an AppendEntries request that the leader could have sent at that moment: no entries,
 // and the committed entry as both PrevLogEntry and LeaderCommitIndex. Raft checks it like any other
 // request and drops it when it has seen a later term.
-type hintTransport struct {
+type Transport struct {
 	raft.Transport
 	rpcs chan raft.RPC
 	done chan struct{}
 	end  sync.WaitGroup
-	// resend reports whether AppendEntries retries a failed request to a peer; nil never retries.
-	resend func(id raft.ServerID, target raft.ServerAddress, term uint64) bool
-	// matched is called with the index up to which a member holds the log of a term's leader.
-	matched func(id raft.ServerID, term, index uint64)
+	// Resend reports whether AppendEntries retries a failed request to a peer; nil never retries.
+	Resend func(id raft.ServerID, target raft.ServerAddress, term uint64) bool
+	// Matched is called with the index up to which a member holds the log of a term's leader.
+	Matched func(id raft.ServerID, term, index uint64)
 	// announcer tells followers what is committed.
 	announcer *commitAnnouncer
 	mu        sync.Mutex
@@ -39,18 +41,19 @@ type hintTransport struct {
 // logPosition is a log entry and the term of the leader that sent it.
 type logPosition struct{ index, term uint64 }
 
-func newHintTransport(t raft.Transport) *hintTransport {
-	h := &hintTransport{Transport: t, rpcs: make(chan raft.RPC), done: make(chan struct{})}
+// New decorates a transport. Set Resend and Matched before Raft starts.
+func New(t raft.Transport) *Transport {
+	h := &Transport{Transport: t, rpcs: make(chan raft.RPC), done: make(chan struct{})}
 	h.announcer = &commitAnnouncer{send: t.AppendEntries, done: h.done, followers: map[raft.ServerID]*toldFollower{}}
 	h.end.Go(h.forward)
 	return h
 }
 
 // Consumer implements raft.Transport.
-func (h *hintTransport) Consumer() <-chan raft.RPC { return h.rpcs }
+func (h *Transport) Consumer() <-chan raft.RPC { return h.rpcs }
 
 // RequestPreVote implements raft.WithPreVote.
-func (h *hintTransport) RequestPreVote(
+func (h *Transport) RequestPreVote(
 	id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest,
 	resp *raft.RequestPreVoteResponse,
 ) error {
@@ -61,34 +64,34 @@ func (h *hintTransport) RequestPreVote(
 }
 
 // Close implements raft.WithClose.
-func (h *hintTransport) Close() error {
+func (h *Transport) Close() error {
 	if t, ok := h.Transport.(raft.WithClose); ok {
 		return t.Close()
 	}
 	return nil
 }
 
-// stop ends the transport. Raft must have ended before.
-func (h *hintTransport) stop() {
+// Stop ends the transport. Raft must have ended before.
+func (h *Transport) Stop() {
 	close(h.done)
 	h.end.Wait()
 	h.announcer.end.Wait()
 }
 
 // forward passes the peers' messages to Raft.
-func (h *hintTransport) forward() {
+func (h *Transport) forward() {
 	for {
 		select {
 		case rpc := <-h.Transport.Consumer():
-			h.take(rpc, nil)
+			h.Take(rpc, nil)
 		case <-h.done:
 			return
 		}
 	}
 }
 
-// take passes a peer's message to Raft. It gives up when gone is closed.
-func (h *hintTransport) take(rpc raft.RPC, gone <-chan struct{}) {
+// Take passes a peer's message to Raft. It gives up when gone is closed.
+func (h *Transport) Take(rpc raft.RPC, gone <-chan struct{}) {
 	// Raft owns the message once it is delivered: it must not be read afterwards.
 	var last logPosition
 	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && len(request.Entries) > 0 {
@@ -100,7 +103,7 @@ func (h *hintTransport) take(rpc raft.RPC, gone <-chan struct{}) {
 }
 
 // deliver waits until Raft takes the message, gone is closed or the transport ends.
-func (h *hintTransport) deliver(rpc raft.RPC, gone <-chan struct{}) (taken bool) {
+func (h *Transport) deliver(rpc raft.RPC, gone <-chan struct{}) (taken bool) {
 	select {
 	case h.rpcs <- rpc:
 		return true
@@ -111,7 +114,7 @@ func (h *hintTransport) deliver(rpc raft.RPC, gone <-chan struct{}) (taken bool)
 }
 
 // noteDelivered records a delivered entry and sends the hint that waited for it.
-func (h *hintTransport) noteDelivered(p logPosition) {
+func (h *Transport) noteDelivered(p logPosition) {
 	h.mu.Lock()
 	h.delivered = p
 	hint := h.hint
@@ -125,10 +128,11 @@ func (h *hintTransport) noteDelivered(p logPosition) {
 	}
 }
 
-// hintCommitted takes the leader's statement that its term's entry at p is committed.
-func (h *hintTransport) hintCommitted(
-	leader raft.ServerID, address raft.ServerAddress, p logPosition,
+// HintCommitted takes the leader's statement that its term's entry at the index is committed.
+func (h *Transport) HintCommitted(
+	leader raft.ServerID, address raft.ServerAddress, index, term uint64,
 ) {
+	p := logPosition{index, term}
 	hint := raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{
 			ProtocolVersion: raft.ProtocolVersionMax,
@@ -149,40 +153,31 @@ func (h *hintTransport) hintCommitted(
 }
 
 // inject delivers a request made here and ignores its answer.
-func (h *hintTransport) inject(request raft.AppendEntriesRequest) {
+func (h *Transport) inject(request raft.AppendEntriesRequest) {
 	h.deliver(raft.RPC{Command: &request, RespChan: make(chan raft.RPCResponse, 1)}, nil)
 }
 
-// hintCommit passes on the commit index of a leader's answer.
-func (n *Node) hintCommit(l *leadership, index, term uint64) {
-	h := n.hints.Load()
-	if h == nil || term == 0 || n.store.Index() >= index {
-		return
-	}
-	h.hintCommitted(l.id, raft.ServerAddress(l.address), logPosition{index, term})
-}
-
 // InstallSnapshot implements raft.Transport. A member that installed a snapshot holds all of it.
-func (h *hintTransport) InstallSnapshot(
+func (h *Transport) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader,
 ) error {
 	err := h.Transport.InstallSnapshot(id, target, args, resp, data)
-	if err == nil && resp.Success && h.matched != nil {
-		h.matched(id, args.Term, args.LastLogIndex)
+	if err == nil && resp.Success && h.Matched != nil {
+		h.Matched(id, args.Term, args.LastLogIndex)
 	}
 	return err
 }
 
-// seenTerm is the highest term of a peer that refused a leader's message because of it.
-func (h *hintTransport) seenTerm() uint64 {
+// SeenTerm is the highest term of a peer that refused a leader's message because of it.
+func (h *Transport) SeenTerm() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.newerTerm
 }
 
 // acknowledged records what a member holds, from its answer to AppendEntries.
-func (h *hintTransport) acknowledged(
+func (h *Transport) acknowledged(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) {
@@ -200,7 +195,7 @@ func (h *hintTransport) acknowledged(
 	if len(args.Entries) > 0 {
 		index = args.Entries[len(args.Entries)-1].Index
 	}
-	if index > 0 && h.matched != nil {
-		h.matched(id, args.Term, index)
+	if index > 0 && h.Matched != nil {
+		h.Matched(id, args.Term, index)
 	}
 }

@@ -1,7 +1,6 @@
-package cluster
+package replication
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -76,6 +75,9 @@ func (a *commitAnnouncer) announce(p logPosition) {
 	}
 }
 
+// Announce notes an index that is committed in a term that this node leads.
+func (h *Transport) Announce(index, term uint64) { h.announcer.announce(logPosition{index, term}) }
+
 // news returns what a follower has not been told; 0 for nothing. The caller holds mu.
 func (a *commitAnnouncer) news(f *toldFollower) uint64 {
 	if upTo := min(a.committed.index, f.behind.PrevLogEntry); f.behind.Term == a.committed.term && upTo > f.told {
@@ -112,15 +114,4 @@ func (a *commitAnnouncer) tell(id raft.ServerID, f *toldFollower) {
 			a.tell(id, f)
 		}
 	})
-}
-
-// announceCommits tells followers what this node has applied, while it leads.
-func (n *Node) announceCommits(ctx context.Context, r *raft.Raft) {
-	for index := uint64(0); n.store.Wait(ctx, index+1) == nil; {
-		index = n.store.Index()
-		// A message of a term that has ended meanwhile is refused.
-		if term := r.CurrentTerm(); r.State() == raft.Leader {
-			n.hints.Load().announcer.announce(logPosition{index, term})
-		}
-	}
 }
