@@ -116,6 +116,15 @@ func knownAddress(address raft.ServerAddress) string {
 	return string(address)
 }
 
+// withKnownAddresses returns the members with an empty address in the place of a placeholder.
+func withKnownAddresses(servers []raft.Server) []raft.Server {
+	known := slices.Clone(servers)
+	for i, s := range known {
+		known[i].Address = raft.ServerAddress(knownAddress(s.Address))
+	}
+	return known
+}
+
 // confirmMove returns nil if a member answers at the address to which it is said to have moved. Its
 // certificate proves that it is the member, whoever asks for the change.
 func (n *Node) confirmMove(ctx context.Context, m member) error {

@@ -15,6 +15,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/cluster/records"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -73,7 +74,7 @@ type helloResponse struct {
 	// Unfit: the node must not lead.
 	Unfit bool `json:"unfit,omitempty"`
 	// Life is the start of its process, zero until the start check has passed.
-	Life  start            `json:"life,omitzero"`
+	Life  records.Start    `json:"life,omitzero"`
 	Heard map[string]int64 `json:"heard,omitempty"`
 	// Report is nil unless it was asked for, and from older programs.
 	Report *Report `json:"report,omitempty"`

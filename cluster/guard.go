@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac.dev/bivouac/cluster/records"
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 )
@@ -32,8 +33,8 @@ const (
 type beginRequest struct {
 	Member member `json:"member"`
 	// Starts are those on the disk, the current one last; Last is the last log index on it.
-	Starts []start `json:"starts"`
-	Last   uint64  `json:"last"`
+	Starts []records.Start `json:"starts"`
+	Last   uint64          `json:"last"`
 	// Goes: no member has objected and the node starts.
 	Goes bool `json:"goes,omitempty"`
 }
@@ -45,13 +46,13 @@ type beginResponse struct {
 
 // lifeResponse identifies the process that answers.
 type lifeResponse struct {
-	ID    string `json:"id"`
-	Start start  `json:"start"`
+	ID    string        `json:"id"`
+	Start records.Start `json:"start"`
 }
 
 // recordsRequest has the leader's records of all members, as of its commit index.
 type recordsRequest struct {
-	Records map[raft.ServerID]record `json:"records"`
+	Records map[raft.ServerID]records.Record `json:"records"`
 	// Index is 0 from older programs.
 	Index uint64 `json:"index,omitempty"`
 }
@@ -63,28 +64,28 @@ func (n *Node) guard(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.records.begin(uuid.NewString())
+	n.records.Begin(uuid.NewString())
 	if fresh {
-		n.records.markPassed()
-		return n.records.storeStarts()
+		n.records.MarkPassed()
+		return n.records.StoreStarts()
 	}
 	last, err := n.lastIndex()
 	if err != nil {
 		return err
 	}
-	request := beginRequest{Member: n.self(), Starts: n.records.starts(), Last: last}
+	request := beginRequest{Member: n.self(), Starts: n.records.Starts(), Last: last}
 	if err := n.askMembers(ctx, request); err != nil {
 		return err
 	}
 	// Before a member records it: the disk must know every start that the members know.
-	if err := n.records.storeStarts(); err != nil {
+	if err := n.records.StoreStarts(); err != nil {
 		return err
 	}
 	request.Goes = true
 	if err := n.askMembers(ctx, request); err != nil {
 		return err
 	}
-	n.records.markPassed()
+	n.records.MarkPassed()
 	return nil
 }
 
@@ -222,7 +223,7 @@ func (n *Node) decideLate(ctx context.Context, request beginRequest, opinions <-
 
 // challenge stops this node if most members that answer object to its starts.
 func (n *Node) challenge(self member, first opinion) {
-	request := beginRequest{Member: self, Starts: n.records.starts(), Last: math.MaxUint64}
+	request := beginRequest{Member: self, Starts: n.records.Starts(), Last: math.MaxUint64}
 	if err := n.decide(request, first, objectionTimeout); err != nil && n.stopping.Err() == nil {
 		n.failWith(err)
 	}
@@ -231,7 +232,7 @@ func (n *Node) challenge(self member, first opinion) {
 // memberAddresses are the addresses of the last known members and of RetryJoin, without this node's
 // own.
 func (n *Node) memberAddresses() []string {
-	known := n.records.addresses()
+	known := n.records.Addresses()
 	delete(known, n.id)
 	all := map[string]bool{}
 	for _, a := range slices.AppendSeq(slices.Clone(n.cfg.RetryJoin), maps.Values(known)) {
@@ -254,8 +255,8 @@ func (n *Node) handleBegin(
 		return beginResponse{}, errors.New("a node can't ask itself")
 	}
 	term, commit := n.leads()
-	known := n.records.get(id, term, commit)
-	if why := known.objection(request.Starts, request.Last); why != "" {
+	known := n.records.Get(id, term, commit)
+	if why := known.Objection(request.Starts, request.Last); why != "" {
 		n.logger.Error("cluster: this node objects to the start of another", "peer", m.Name, "error", why)
 		return beginResponse{Objection: why}, nil
 	}
@@ -264,8 +265,8 @@ func (n *Node) handleBegin(
 		return beginResponse{Objection: "a process of this node still answers at " + where + "; stop one of the two"}, nil
 	}
 	if request.Goes && n.recordable(id) {
-		n.records.heard(id, present, m.Address)
-		if err := n.records.store(); err != nil {
+		n.records.Heard(id, present, m.Address)
+		if err := n.records.Store(); err != nil {
 			return beginResponse{}, err
 		}
 	}
@@ -275,11 +276,11 @@ func (n *Node) handleBegin(
 // otherProcess returns the address at which another process of the node answers, "" for none. The
 // starting process answers at its own address.
 func (n *Node) otherProcess(
-	ctx context.Context, id raft.ServerID, own string, present start,
+	ctx context.Context, id raft.ServerID, own string, present records.Start,
 ) string {
 	ctx, cancel := context.WithTimeout(ctx, lifeTimeout)
 	defer cancel()
-	former := map[string]bool{n.records.addresses()[id]: true}
+	former := map[string]bool{n.records.Addresses()[id]: true}
 	if a, known := n.addresses.get(id); known {
 		former[a] = true
 	}
@@ -298,7 +299,7 @@ func (n *Node) otherProcess(
 
 // handleLife answers callLife.
 func (n *Node) handleLife() lifeResponse {
-	return lifeResponse{ID: string(n.id), Start: n.records.currentStart()}
+	return lifeResponse{ID: string(n.id), Start: n.records.CurrentStart()}
 }
 
 // leads returns the term that this node leads and its commit index, 0 for none. The term is read
@@ -319,22 +320,22 @@ func (n *Node) leads() (term, commit uint64) {
 // last.
 func (n *Node) shareRecords(
 	ctx context.Context, servers []raft.Server, contacts map[raft.ServerID]contact,
-	sent map[raft.ServerID]map[raft.ServerID]record,
+	sent map[raft.ServerID]map[raft.ServerID]records.Record,
 ) error {
 	for id, c := range contacts {
 		if c.alive {
-			n.records.heard(id, c.hello.Life, c.hello.Member.Address)
+			n.records.Heard(id, c.hello.Life, c.hello.Member.Address)
 		}
 	}
 	term, commit := n.leads()
 	if term == 0 {
 		return nil
 	}
-	records := n.records.gather(servers, n.id, term, commit)
-	n.records.merge(records)
-	n.records.keep(servers)
+	gathered := n.records.Gather(withKnownAddresses(servers), n.id, term, commit)
+	n.records.Merge(gathered)
+	n.records.Keep(servers)
 	due := slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool {
-		return s.ID == n.id || !contacts[s.ID].alive || maps.Equal(sent[s.ID], records)
+		return s.ID == n.id || !contacts[s.ID].alive || maps.Equal(sent[s.ID], gathered)
 	})
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -342,16 +343,16 @@ func (n *Node) shareRecords(
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 			defer cancel()
-			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: records, Index: commit},
+			if n.ask(ctx, n.currentAddress(s), callRecords, recordsRequest{Records: gathered, Index: commit},
 				&struct{}{}) == nil {
 				mu.Lock()
 				defer mu.Unlock()
-				sent[s.ID] = records
+				sent[s.ID] = gathered
 			}
 		})
 	}
 	wg.Wait()
-	return n.records.store()
+	return n.records.Store()
 }
 
 // recordable reports whether records of a node are kept: of members, and before Raft runs of those
@@ -360,7 +361,7 @@ func (n *Node) recordable(id raft.ServerID) bool {
 	if servers := n.servers(); len(servers) > 0 {
 		return listed(servers, id)
 	}
-	return n.records.has(id)
+	return n.records.Has(id)
 }
 
 // handleRecords answers callRecords of the leader that this node follows. The records are taken once
@@ -368,7 +369,7 @@ func (n *Node) recordable(id raft.ServerID) bool {
 // start of this node that its disk does not know may be that of another process, on a copy.
 func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struct{}, error) {
 	servers, index := n.servers(), request.Index
-	maps.DeleteFunc(request.Records, func(id raft.ServerID, r record) bool {
+	maps.DeleteFunc(request.Records, func(id raft.ServerID, r records.Record) bool {
 		index = max(index, r.Acked)
 		return !listed(servers, id)
 	})
@@ -377,7 +378,7 @@ func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struc
 	}
 	if own, known := request.Records[n.id]; known {
 		own.Acked = 0 // Raft may just be behind
-		if why := own.objection(n.records.starts(), 0); why != "" {
+		if why := own.Objection(n.records.Starts(), 0); why != "" {
 			delete(request.Records, n.id)
 			if n.challenging.CompareAndSwap(false, true) {
 				n.guarding.Go(func() {
@@ -388,9 +389,9 @@ func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struc
 			}
 		}
 	}
-	n.records.merge(request.Records)
-	n.records.keep(servers)
-	return struct{}{}, n.records.store()
+	n.records.Merge(request.Records)
+	n.records.Keep(servers)
+	return struct{}{}, n.records.Store()
 }
 
 // committed waits until this node knows that an index is committed, for commitTimeout.

@@ -90,7 +90,7 @@ func (n *Node) ownHello(s Status) helloResponse {
 		Applied:  s.AppliedIndex,
 		Commit:   s.CommitIndex,
 		Heard:    n.heard(),
-		Life:     n.records.passedStart(),
+		Life:     n.records.PassedStart(),
 		Unfit:    n.MustNotLead() != nil,
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/cluster/records"
 	"bivouac.dev/bivouac/cluster/replication"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -89,7 +90,7 @@ type Node struct {
 	contacts     contactBook
 	senders      senders
 	eligibility  eligibility
-	records      memberRecords
+	records      *records.Book
 	caughtUp     atomic.Bool
 	// challenging is set while the members decide about this node's start.
 	challenging atomic.Bool
@@ -164,8 +165,10 @@ func NewWith(
 	n.reads = readBatcher{run: n.readIndex, spawn: n.futures.Go, started: n.metrics.ReadRounds.Inc}
 	n.entries = batcher{run: n.appendEntry, spawn: n.futures.Go, maxInFlight: 1}
 	n.outbox = batcher{run: n.forwardBatch, spawn: n.futures.Go, maxInFlight: maxForwards}
-	if err := errors.Join(n.bootstrap.init(storage.Stable), n.records.init(storage.Stable),
-		n.senders.init(storage.Stable)); err != nil {
+	if n.records, err = records.Open(storage.Stable); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(n.bootstrap.init(storage.Stable), n.senders.init(storage.Stable)); err != nil {
 		return nil, err
 	}
 	if port, ok := network.(*peernet.Port); ok {

@@ -31,7 +31,7 @@ func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
 			Absurd: func(raft.ServerID, uint64) { n.metrics.RefusedMessages.WithLabelValues(raftmetrics.RefusedTerm).Inc() },
 		},
 	)
-	f.Resend, f.Matched = n.resend, n.records.match
+	f.Resend, f.Matched = n.resend, n.records.Match
 	if real {
 		port.Receive(f.Take)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/records"
 )
 
 const (
@@ -90,7 +91,7 @@ func (l *contactBook) ages(term uint64, now time.Time) map[string]int64 {
 // replaces dead members, and raises the protocol version of a new cluster.
 func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
 	n.contacts.begin(term)
-	sent := map[raft.ServerID]map[raft.ServerID]record{}
+	sent := map[raft.ServerID]map[raft.ServerID]records.Record{}
 	announced := 0
 	for {
 		if err := n.reconcileOnce(ctx, sent, &announced); err != nil {
@@ -105,7 +106,7 @@ func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
 }
 
 func (n *Node) reconcileOnce(
-	ctx context.Context, sent map[raft.ServerID]map[raft.ServerID]record, announced *int,
+	ctx context.Context, sent map[raft.ServerID]map[raft.ServerID]records.Record, announced *int,
 ) error {
 	r := n.raft.Load()
 	servers, err := n.configuration(r)

@@ -43,18 +43,21 @@ func (n *Node) handleRecordsOf(ctx context.Context, r recordsOfRequest) (respons
 		if !n.provesHere(ctx, r.proven()) {
 			return recordsOfResponse{Error: errNoOperator()}, nil
 		}
-		if r.Spread && !n.records.named(r.Clear) {
+		if r.Spread && !n.records.Named(r.Clear) {
 			return recordsOfResponse{Error: fsm.Errorf(fsm.CodeNotFound, "this node has no record of node %q", r.Clear)}, nil
 		}
 		n.logger.Warn("cluster: an operator clears what is known of a member's disk", "peer", r.Clear)
 		if r.Spread {
 			response.Asked = n.spreadClear(ctx, r)
 		}
-		if err := n.records.clear(r.Clear); err != nil {
+		if err := n.records.Clear(r.Clear); err != nil {
 			return response, err
 		}
 	}
-	response.Records = n.records.list()
+	response.Records = []MemberRecord{}
+	for id, known := range n.records.All() {
+		response.Records = append(response.Records, MemberRecord{string(id), known.Start.Seq, known.Acked, known.Address})
+	}
 	return response, nil
 }
 
@@ -97,7 +100,7 @@ func (n *Node) spreadClear(ctx context.Context, r recordsOfRequest) (asked []str
 			})
 		}
 		wg.Wait()
-		if err := n.records.clear(r.Clear); err != nil || round > 0 {
+		if err := n.records.Clear(r.Clear); err != nil || round > 0 {
 			break
 		}
 		select {
@@ -106,42 +109,6 @@ func (n *Node) spreadClear(ctx context.Context, r recordsOfRequest) (asked []str
 		}
 	}
 	return asked
-}
-
-// named reports whether there is a record of a node with the name.
-func (m *memberRecords) named(name string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id := range m.records {
-		if peernet.NodeName(id) == name {
-			return true
-		}
-	}
-	return false
-}
-
-// clear forgets the disks of the node with a name.
-func (m *memberRecords) clear(name string) error {
-	m.mu.Lock()
-	for id := range m.records {
-		if peernet.NodeName(id) == name {
-			m.records[id] = record{Address: m.records[id].Address}
-			delete(m.matched, id)
-		}
-	}
-	m.mu.Unlock()
-	return m.store()
-}
-
-// list returns all records.
-func (m *memberRecords) list() []MemberRecord {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	list := []MemberRecord{}
-	for id, r := range m.records {
-		list = append(list, MemberRecord{string(id), r.Start.Seq, r.Acked, r.Address})
-	}
-	return list
 }
 
 // Records asks the node what it knows of the members' disks. With the name of a node it and all other

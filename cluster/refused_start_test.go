@@ -3,20 +3,20 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"testing"
 	"testing/synctest"
 
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/raftstore"
+	"bivouac.dev/bivouac/cluster/records"
 )
 
 // remembering is a network whose only member knows a record of this node and objects by it. It counts
 // the starts that it let go.
 type remembering struct {
 	unplugged
-	known *record
+	known *records.Record
 }
 
 func (r remembering) Call(_ context.Context, _, _ string, raw []byte) ([]byte, error) {
@@ -24,7 +24,7 @@ func (r remembering) Call(_ context.Context, _, _ string, raw []byte) ([]byte, e
 	if err := json.Unmarshal(raw, &request); err != nil {
 		return nil, err
 	}
-	why := r.known.objection(request.Starts, request.Last)
+	why := r.known.Objection(request.Starts, request.Last)
 	if why == "" && request.Goes {
 		r.known.Start = request.Starts[len(request.Starts)-1]
 	}
@@ -40,13 +40,14 @@ func TestNode_Guard_ARefusedDiskStaysRefused(t *testing.T) {
 
 func aRefusedDiskStaysRefused(t *testing.T) {
 	n := lonely(t)
-	known := new(record)
+	known := new(records.Record)
 	n.network, n.cfg.RetryJoin = remembering{known: known}, []string{"b:1"}
 	if err := n.storage.Logs.StoreLog(&raft.Log{Index: 1, Term: 1}); err != nil { // it is not fresh
 		t.Fatal(err)
 	}
 	start := func() error { // a process on the disk
-		if err := n.records.init(n.storage.Stable); err != nil {
+		var err error
+		if n.records, err = records.Open(n.storage.Stable); err != nil {
 			t.Fatal(err)
 		}
 		return n.guard(t.Context())
@@ -78,7 +79,7 @@ func aRefusedDiskStaysRefused(t *testing.T) {
 		}
 	}
 	put(older)
-	for i := range 3 * startsKept {
+	for i := range 3 * 16 {
 		if err := start(); err == nil {
 			t.Fatalf("the older disk is taken at its start number %d", i+1)
 		}
@@ -89,36 +90,5 @@ func aRefusedDiskStaysRefused(t *testing.T) {
 	put(truth)
 	if err := start(); err != nil {
 		t.Errorf("the true disk is refused: %v", err)
-	}
-}
-
-// TestRecord_Objection_SixteenStartsBack: a disk knows its last sixteen starts. A member that was away
-// for fewer tells a copy from them; of an older one nobody can say.
-func TestRecord_Objection_SixteenStartsBack(t *testing.T) {
-	t.Parallel()
-	w := new(memberRecords)
-	if err := w.init(raftstore.NewInmem()); err != nil {
-		t.Fatal(err)
-	}
-	const now = 40
-	for i := range now {
-		w.begin(fmt.Sprint("n", i+1))
-	}
-	for seq := uint64(now - 15); seq <= now; seq++ {
-		if why := (record{Start: start{seq, fmt.Sprint("n", seq)}}).objection(w.starts(), 0); why != "" {
-			t.Errorf("start %d of %d is the disk's: %s", seq, now, why)
-		}
-		if (record{Start: start{seq, "another"}}).objection(w.starts(), 0) == "" {
-			t.Errorf("another start %d of %d is taken", seq, now)
-		}
-	}
-	if why := (record{Start: start{now - 16, "another"}}).objection(w.starts(), 0); why != "" {
-		t.Errorf("a start that no disk keeps: %s", why)
-	}
-	gap := []start{{38, "n38"}, {40, "n40"}}
-	for _, seq := range []uint64{37, 39} {
-		if (record{Start: start{seq, fmt.Sprint("n", seq)}}).objection(gap, 0) == "" {
-			t.Errorf("a list that lacks start %d of %d is taken", seq, now)
-		}
 	}
 }

@@ -125,7 +125,7 @@ func (n *Node) reading() raftmetrics.Reading {
 			now.Nonvoters++
 		}
 		if s.State == StateLeader {
-			acked := n.records.get(raft.ServerID(server.ID), s.Term, s.CommitIndex).Acked
+			acked := n.records.Get(raft.ServerID(server.ID), s.Term, s.CommitIndex).Acked
 			if server.ID == s.ID {
 				acked = s.CommitIndex
 			}

@@ -1,4 +1,8 @@
-package cluster
+// Package records has what the members know of each other's disks. Each start of a node has a nonce,
+// and a leader knows up to which index each member has acknowledged committed entries. The leader
+// sends the records to all members once a second, and each stores them. So any living member can
+// detect a disk that was rolled back or copied, before its Raft starts.
+package records
 
 import (
 	"encoding/json"
@@ -8,27 +12,23 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftstore"
 )
-
-// The members keep records of each other's disks. Each start of a node has a nonce, and a leader
-// knows up to which index each member has acknowledged committed entries. The leader sends the
-// records to all members once a second, and each stores them. So any living member can detect a
-// disk that was rolled back or copied, before its Raft starts (guard.go).
 
 // startsKept is how many of its own starts a node keeps.
 const startsKept = 16
 
-// start is one start of a node on its disk. Seq grows by one with each.
-type start struct {
+// Start is one start of a node on its disk. Seq grows by one with each.
+type Start struct {
 	Seq   uint64 `json:"seq"`
 	Nonce string `json:"nonce"`
 }
 
-// record is what is known about one member.
-type record struct {
+// Record is what is known about one member.
+type Record struct {
 	// Start is the newest start reported.
-	Start start `json:"start"`
+	Start Start `json:"start"`
 	// Acked is the highest committed index that the member has acknowledged: it is on the member's
 	// disk.
 	Acked uint64 `json:"acked"`
@@ -36,35 +36,38 @@ type record struct {
 	Address string `json:"address"`
 }
 
-// memberRecords is this node's copy of the records of all members.
-type memberRecords struct {
+// Book is this node's copy of the records of all members.
+type Book struct {
 	stable raft.StableStore
 
 	// storing guards stored, the records on disk. It is locked before mu.
 	storing sync.Mutex
-	stored  map[raft.ServerID]record
+	stored  map[raft.ServerID]Record
 
 	mu      sync.Mutex
-	records map[raft.ServerID]record
+	records map[raft.ServerID]Record
 	// matched is set on a leader: the indexes up to which members hold the log of term.
 	term    uint64
 	matched map[raft.ServerID]uint64
 	// own are this node's starts, the current one last. passed: the start check has passed.
-	own    []start
+	own    []Start
 	passed bool
 }
 
-func (m *memberRecords) init(stable raft.StableStore) error {
-	m.stable, m.matched = stable, map[raft.ServerID]uint64{}
-	m.records, m.stored = map[raft.ServerID]record{}, map[raft.ServerID]record{}
+// Open reads the records from a stable store.
+func Open(stable raft.StableStore) (*Book, error) {
+	m := &Book{
+		stable: stable, matched: map[raft.ServerID]uint64{},
+		records: map[raft.ServerID]Record{}, stored: map[raft.ServerID]Record{},
+	}
 	if err := m.read(raftstore.KeyWitness, &m.records); err != nil {
-		return err
+		return nil, err
 	}
 	maps.Copy(m.stored, m.records)
-	return m.read(raftstore.KeyStarts, &m.own)
+	return m, m.read(raftstore.KeyStarts, &m.own)
 }
 
-func (m *memberRecords) read(key string, into any) error {
+func (m *Book) read(key string, into any) error {
 	raw, err := raftstore.Get(m.stable, key)
 	if err == nil && raw != "" {
 		err = json.Unmarshal([]byte(raw), into)
@@ -75,7 +78,7 @@ func (m *memberRecords) read(key string, into any) error {
 	return nil
 }
 
-func (m *memberRecords) write(key string, value any) error {
+func (m *Book) write(key string, value any) error {
 	raw, err := json.Marshal(value)
 	if err == nil {
 		err = raftstore.Set(m.stable, key, string(raw))
@@ -86,12 +89,12 @@ func (m *memberRecords) write(key string, value any) error {
 	return nil
 }
 
-// begin makes the start with this nonce the current one. storeStarts puts it on the disk once no
+// Begin makes the start with this nonce the current one. storeStarts puts it on the disk once no
 // member objects: a disk must not outgrow the starts that the members know by being refused.
-func (m *memberRecords) begin(nonce string) {
+func (m *Book) Begin(nonce string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	next := start{Seq: 1, Nonce: nonce}
+	next := Start{Seq: 1, Nonce: nonce}
 	if len(m.own) > 0 {
 		next.Seq = m.own[len(m.own)-1].Seq + 1
 	}
@@ -99,45 +102,45 @@ func (m *memberRecords) begin(nonce string) {
 	m.own = own[max(0, len(own)-startsKept):]
 }
 
-// storeStarts stores this node's starts, the current one among them.
-func (m *memberRecords) storeStarts() error { return m.write(raftstore.KeyStarts, m.starts()) }
+// StoreStarts stores this node's starts, the current one among them.
+func (m *Book) StoreStarts() error { return m.write(raftstore.KeyStarts, m.Starts()) }
 
-// starts returns this node's starts, the current one last.
-func (m *memberRecords) starts() []start {
+// Starts returns this node's starts, the current one last.
+func (m *Book) Starts() []Start {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.own
 }
 
-// currentStart is the start of this process, zero before begin.
-func (m *memberRecords) currentStart() start {
-	if own := m.starts(); len(own) > 0 {
+// CurrentStart is the start of this process, zero before begin.
+func (m *Book) CurrentStart() Start {
+	if own := m.Starts(); len(own) > 0 {
 		return own[len(own)-1]
 	}
-	return start{}
+	return Start{}
 }
 
-// markPassed records that no member objects to the current start.
-func (m *memberRecords) markPassed() {
+// MarkPassed records that no member objects to the current start.
+func (m *Book) MarkPassed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.passed = true
 }
 
-// passedStart is the current start once the start check has passed, else zero. Members must not
+// PassedStart is the current start once the start check has passed, else zero. Members must not
 // record a start that may still be refused: they would hold it against the node's true disk.
-func (m *memberRecords) passedStart() start {
+func (m *Book) PassedStart() Start {
 	m.mu.Lock()
 	passed := m.passed
 	m.mu.Unlock()
 	if !passed {
-		return start{}
+		return Start{}
 	}
-	return m.currentStart()
+	return m.CurrentStart()
 }
 
-// match records, on the leader of a term, that a member holds its log up to index.
-func (m *memberRecords) match(id raft.ServerID, term, index uint64) {
+// Match records, on the leader of a term, that a member holds its log up to index.
+func (m *Book) Match(id raft.ServerID, term, index uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if term > m.term {
@@ -148,17 +151,17 @@ func (m *memberRecords) match(id raft.ServerID, term, index uint64) {
 	}
 }
 
-// get returns the record of a member. The leader of a term passes its term and commit index to
+// Get returns the record of a member. The leader of a term passes its term and commit index to
 // include what the member has acknowledged; others pass term 0. A match from another term does not
 // count, as the entries may have been replaced.
-func (m *memberRecords) get(id raft.ServerID, term, commit uint64) record {
+func (m *Book) Get(id raft.ServerID, term, commit uint64) Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.know(id, term, commit)
 }
 
 // know is get. The caller holds mu.
-func (m *memberRecords) know(id raft.ServerID, term, commit uint64) record {
+func (m *Book) know(id raft.ServerID, term, commit uint64) Record {
 	r := m.records[id]
 	if term == m.term {
 		r.Acked = max(r.Acked, min(m.matched[id], commit))
@@ -166,22 +169,22 @@ func (m *memberRecords) know(id raft.ServerID, term, commit uint64) record {
 	return r
 }
 
-// heard records a member's start and address.
-func (m *memberRecords) heard(id raft.ServerID, s start, address string) {
-	m.merge(map[raft.ServerID]record{id: {Start: s, Address: address}})
+// Heard records a member's start and address.
+func (m *Book) Heard(id raft.ServerID, s Start, address string) {
+	m.Merge(map[raft.ServerID]Record{id: {Start: s, Address: address}})
 }
 
-// gather returns the leader's records of all members. Its own log holds everything that is
+// Gather returns the leader's records of all members. Its own log holds everything that is
 // committed.
-func (m *memberRecords) gather(
+func (m *Book) Gather(
 	servers []raft.Server, self raft.ServerID, term, commit uint64,
-) map[raft.ServerID]record {
+) map[raft.ServerID]Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[raft.ServerID]record{}
+	all := map[raft.ServerID]Record{}
 	for _, s := range servers {
 		r := m.know(s.ID, term, commit)
-		r.Address = knownAddress(s.Address)
+		r.Address = string(s.Address)
 		if s.ID == self {
 			r.Acked = max(r.Acked, commit)
 			if len(m.own) > 0 {
@@ -193,9 +196,9 @@ func (m *memberRecords) gather(
 	return all
 }
 
-// merge takes another node's records: the later start and the higher index. Of two starts with one
+// Merge takes another node's records: the later start and the higher index. Of two starts with one
 // number the first one reported stays.
-func (m *memberRecords) merge(others map[raft.ServerID]record) {
+func (m *Book) Merge(others map[raft.ServerID]Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, other := range others {
@@ -211,14 +214,14 @@ func (m *memberRecords) merge(others map[raft.ServerID]record) {
 	}
 }
 
-// keep drops the records of nodes that are no members. An empty list keeps all.
-func (m *memberRecords) keep(servers []raft.Server) {
+// Keep drops the records of nodes that are no members. An empty list keeps all.
+func (m *Book) Keep(servers []raft.Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(servers) == 0 {
 		return
 	}
-	kept := map[raft.ServerID]record{}
+	kept := map[raft.ServerID]Record{}
 	for _, s := range servers {
 		if r, known := m.records[s.ID]; known {
 			kept[s.ID] = r
@@ -227,16 +230,16 @@ func (m *memberRecords) keep(servers []raft.Server) {
 	m.records = kept
 }
 
-// has reports whether there is a record of a node.
-func (m *memberRecords) has(id raft.ServerID) bool {
+// Has reports whether there is a record of a node.
+func (m *Book) Has(id raft.ServerID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, known := m.records[id]
 	return known
 }
 
-// store writes changed records to the disk.
-func (m *memberRecords) store() error {
+// Store writes changed records to the disk.
+func (m *Book) Store() error {
 	m.storing.Lock()
 	defer m.storing.Unlock()
 	m.mu.Lock()
@@ -253,8 +256,8 @@ func (m *memberRecords) store() error {
 	return nil
 }
 
-// addresses returns the members' last known addresses.
-func (m *memberRecords) addresses() map[raft.ServerID]string {
+// Addresses returns the members' last known addresses.
+func (m *Book) Addresses() map[raft.ServerID]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known := map[raft.ServerID]string{}
@@ -266,9 +269,41 @@ func (m *memberRecords) addresses() map[raft.ServerID]string {
 	return known
 }
 
-// objection says why a node with these starts and this last index on its disk must not run, "" for
+// Named reports whether there is a record of a node with the name.
+func (m *Book) Named(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.records {
+		if peernet.NodeName(id) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Clear forgets the disks of the node with a name.
+func (m *Book) Clear(name string) error {
+	m.mu.Lock()
+	for id := range m.records {
+		if peernet.NodeName(id) == name {
+			m.records[id] = Record{Address: m.records[id].Address}
+			delete(m.matched, id)
+		}
+	}
+	m.mu.Unlock()
+	return m.Store()
+}
+
+// All returns all records.
+func (m *Book) All() map[raft.ServerID]Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.records)
+}
+
+// Objection says why a node with these starts and this last index on its disk must not run, "" for
 // no reason. It is pure.
-func (r record) objection(starts []start, last uint64) string {
+func (r Record) Objection(starts []Start, last uint64) string {
 	switch newest := r.Start; {
 	case newest.Seq > 0 && len(starts) > 0 && newest.Seq > starts[len(starts)-1].Seq:
 		return "a later start of this node is known than its disk knows of, so the disk is an older copy"
@@ -287,7 +322,7 @@ func (r record) objection(starts []start, last uint64) string {
 
 // follows reports whether a start is one of the disk's, or older than all that a disk keeps. A start
 // that the list should have and has not is that of a copy.
-func follows(starts []start, s start) bool {
+func follows(starts []Start, s Start) bool {
 	for _, own := range starts {
 		if own.Seq == s.Seq {
 			return own.Nonce == s.Nonce
