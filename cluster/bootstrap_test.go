@@ -202,35 +202,3 @@ func TestBootstrap_Promise_IsTakenBackOnlyWhenSafe(t *testing.T) {
 		})
 	}
 }
-
-func TestPromotable_OnlyWhenNearlyThere(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		applied, commit uint64
-		want            bool
-	}{{0, 0, false}, {0, 10, false}, {1, 10, true}, {100, 100, true}, {101, 100, true}, {
-		100,
-		100 + promoteWithin,
-		true,
-	}, {100, 101 + promoteWithin, false}} {
-		if got := promotable(test.applied, test.commit); got != test.want {
-			t.Errorf("promotable(%d, %d) = %v", test.applied, test.commit, got)
-		}
-	}
-}
-
-func TestRaisedVersion_WaitsForEveryMember(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		current int
-		known   []int
-		want    int
-	}{
-		{1, []int{1, 1, 1}, 1}, {1, []int{2, 2, 2}, 2}, {1, []int{3, 2, 3}, 2}, {1, []int{2, 1, 2}, 1},
-		{1, []int{2, 0, 2}, 1}, {2, []int{2, 1, 2}, 2}, {1, []int{2}, 2},
-	} {
-		if got := raisedVersion(test.current, test.known); got != test.want {
-			t.Errorf("raisedVersion(%d, %v) = %d, want %d", test.current, test.known, got, test.want)
-		}
-	}
-}

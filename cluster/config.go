@@ -57,7 +57,7 @@ type Config struct {
 	RaiseProtocol bool
 	// DeadAfter is how long a voter must be silent before a nonvoter replaces it and the protocol
 	// version of a new cluster is raised without it. A nonvoter is removed after the same time. 0
-	// means never. A new leader continues to count from its predecessor's report.
+	// means never. Each leader counts anew: late, never early (ops/decisions/0022).
 	DeadAfter time.Duration
 	// RetryJoin lists peer addresses at which to find the cluster. It may contain this node's own.
 	RetryJoin []string

@@ -3,12 +3,12 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -20,20 +20,20 @@ const firstVersion = 1
 // one that was upgraded it says once a term that the version waits for an operator. Dead members are
 // ignored: an older node stops when it reads the version from the log.
 func (n *Node) raiseVersion(
-	ctx context.Context, states []memberState, contacts map[raft.ServerID]contact, announced *int,
+	ctx context.Context, states []membership.State, contacts map[raft.ServerID]contact, announced *int,
 ) error {
 	version := n.store.View().ProtocolVersion()
 	known := []int{fsm.ProtocolVersion}
 	for _, s := range states {
 		switch {
-		case s.id == n.id || s.dead:
-		case s.alive:
-			known = append(known, contacts[s.id].hello.Protocol)
+		case s.ID == n.id || s.Dead:
+		case s.Alive:
+			known = append(known, contacts[s.ID].hello.Protocol)
 		default:
 			known = append(known, 0)
 		}
 	}
-	next := raisedVersion(version, known)
+	next := membership.RaisedVersion(version, known)
 	switch {
 	case next == version:
 		return nil
@@ -52,12 +52,6 @@ func (n *Node) raiseVersion(
 	}
 	n.logger.Info("cluster: protocol version raised", "version", next)
 	return nil
-}
-
-// raisedVersion is the newest version that every member knows; known has 0 for a member without an
-// answer. A version never falls.
-func raisedVersion(current int, known []int) int {
-	return max(current, slices.Min(known))
 }
 
 // SetProtocol raises the cluster's protocol version for good, with the operator's key of ctx. Every

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/records"
 )
@@ -15,9 +16,6 @@ import (
 const (
 	// reconcileInterval is how often the leader reconciles the members.
 	reconcileInterval = time.Second
-	// promoteWithin is how many entries a nonvoter may be behind and still be promoted: about what the
-	// leader writes in a moment.
-	promoteWithin = 256
 	// stableAfter is how long a nonvoter must have answered before it replaces a dead voter.
 	stableAfter = 10 * time.Second
 )
@@ -121,7 +119,7 @@ func (n *Node) reconcileOnce(
 		return err
 	}
 	states := n.memberStates(r, servers, contacts)
-	if err := n.changeMembers(ctx, r, servers, nextChange(states, n.wantedVoters())); err != nil {
+	if err := n.changeMembers(ctx, r, servers, membership.NextChange(states, n.wantedVoters())); err != nil {
 		return err
 	}
 	return n.raiseVersion(ctx, states, contacts, announced)
@@ -163,25 +161,25 @@ func (n *Node) pollMembers(ctx context.Context, servers []raft.Server) map[raft.
 	return contacts
 }
 
-// memberStates turns the polled contacts into the input of nextChange.
+// memberStates turns the polled contacts into the input of membership.NextChange.
 func (n *Node) memberStates(
 	r *raft.Raft, servers []raft.Server, contacts map[raft.ServerID]contact,
-) []memberState {
+) []membership.State {
 	now := time.Now()
-	states := make([]memberState, 0, len(servers))
+	states := make([]membership.State, 0, len(servers))
 	for _, s := range servers {
 		voter := s.Suffrage == raft.Voter
 		if s.ID == n.id {
-			states = append(states, memberState{id: s.ID, voter: voter, alive: true, stable: true})
+			states = append(states, membership.State{ID: s.ID, Voter: voter, Alive: true, Stable: true})
 			continue
 		}
 		c := contacts[s.ID]
 		age := now.Sub(c.since)
-		states = append(states, memberState{
-			id: s.ID, voter: voter, alive: c.alive,
-			ready:  c.alive && promotable(c.hello.Applied, r.CommitIndex()),
-			stable: c.alive && age >= stableAfter,
-			dead:   !c.alive && !c.since.IsZero() && n.cfg.DeadAfter > 0 && age >= n.cfg.DeadAfter,
+		states = append(states, membership.State{
+			ID: s.ID, Voter: voter, Alive: c.alive,
+			Ready:  c.alive && membership.Promotable(c.hello.Applied, r.CommitIndex()),
+			Stable: c.alive && age >= stableAfter,
+			Dead:   !c.alive && !c.since.IsZero() && n.cfg.DeadAfter > 0 && age >= n.cfg.DeadAfter,
 		})
 	}
 	return states
@@ -198,22 +196,22 @@ func (n *Node) wantedVoters() int {
 
 // changeMembers carries out a change.
 func (n *Node) changeMembers(
-	ctx context.Context, r *raft.Raft, servers []raft.Server, m memberChange,
+	ctx context.Context, r *raft.Raft, servers []raft.Server, m membership.Change,
 ) error {
-	if m.promote != "" {
+	if m.Promote != "" {
 		n.logger.Info(
-			"cluster: nonvoter caught up, promoting it to voter", "peer", peernet.NodeName(m.promote),
+			"cluster: nonvoter caught up, promoting it to voter", "peer", peernet.NodeName(m.Promote),
 		)
-		if err := n.await(ctx, r.AddVoter(m.promote, n.addressIn(servers, m.promote), 0, changeTimeout)); err != nil {
-			return fmt.Errorf("promoting %s: %w", peernet.NodeName(m.promote), err)
+		if err := n.await(ctx, r.AddVoter(m.Promote, n.addressIn(servers, m.Promote), 0, changeTimeout)); err != nil {
+			return fmt.Errorf("promoting %s: %w", peernet.NodeName(m.Promote), err)
 		}
 	}
-	if m.remove != "" {
+	if m.Remove != "" {
 		n.logger.Warn("cluster: removing a member that was silent for too long; "+
 			"to come back it needs an empty data directory",
-			"peer", peernet.NodeName(m.remove), "duration", n.cfg.DeadAfter)
-		if err := n.await(ctx, r.RemoveServer(m.remove, 0, changeTimeout)); err != nil {
-			return fmt.Errorf("removing %s: %w", peernet.NodeName(m.remove), err)
+			"peer", peernet.NodeName(m.Remove), "duration", n.cfg.DeadAfter)
+		if err := n.await(ctx, r.RemoveServer(m.Remove, 0, changeTimeout)); err != nil {
+			return fmt.Errorf("removing %s: %w", peernet.NodeName(m.Remove), err)
 		}
 	}
 	return nil
@@ -227,10 +225,4 @@ func (n *Node) addressIn(servers []raft.Server, id raft.ServerID) raft.ServerAdd
 		}
 	}
 	return ""
-}
-
-// promotable reports whether a nonvoter may vote. A voter far behind could not help to commit for a
-// while.
-func promotable(applied, commit uint64) bool {
-	return applied > 0 && applied+promoteWithin >= commit
 }

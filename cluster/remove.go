@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -91,13 +92,13 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 			return fsm.Errorf(fsm.CodeInvalid, "node %q can't take its own place", oldName)
 		}
 		states := n.memberStates(r, servers, n.pollMembers(ctx, servers))
-		if next.Suffrage == raft.Voter && !o.Force && weakens(states, former.ID) {
+		if next.Suffrage == raft.Voter && !o.Force && membership.Weakens(states, former.ID) {
 			return fsm.Errorf(fsm.CodeConflict, "node %q votes already, "+
 				"so without node %q the cluster would tolerate one failure less: "+
 				"start a new node to replace it, or remove it (bivouac operator remove)", newName, oldName)
 		}
 		for _, s := range states {
-			if s.id == next.ID && (!s.alive || !s.voter && !s.ready && next.ID != n.id) {
+			if s.ID == next.ID && (!s.Alive || !s.Voter && !s.Ready && next.ID != n.id) {
 				return fsm.Errorf(
 					fsm.CodeConflict,
 					"node %q has not caught up, or does not answer; wait until it has (bivouac operator members)",
@@ -123,13 +124,13 @@ func (n *Node) checkRemovable(
 		return nil
 	}
 	states := n.memberStates(r, servers, n.pollMembers(ctx, servers))
-	if removable(states, target.ID) {
+	if membership.Removable(states, target.ID) {
 		return nil
 	}
 	var silent []string
 	for _, s := range states {
-		if s.voter && !s.alive && s.id != target.ID {
-			silent = append(silent, peernet.NodeName(s.id))
+		if s.Voter && !s.Alive && s.ID != target.ID {
+			silent = append(silent, peernet.NodeName(s.ID))
 		}
 	}
 	return fsm.Errorf(fsm.CodeConflict,
