@@ -2,14 +2,12 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -38,11 +36,11 @@ func (b *addressBook) learn(m member) {
 	servers := b.configured()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !listed(servers, raft.ServerID(m.ID)) {
+	if !membership.Listed(servers, raft.ServerID(m.ID)) {
 		return
 	}
 	b.known[raft.ServerID(m.ID)] = m.Address
-	maps.DeleteFunc(b.known, func(id raft.ServerID, _ string) bool { return id != b.self && !listed(servers, id) })
+	maps.DeleteFunc(b.known, func(id raft.ServerID, _ string) bool { return id != b.self && !membership.Listed(servers, id) })
 }
 
 func (b *addressBook) get(id raft.ServerID) (string, bool) {
@@ -66,15 +64,10 @@ func (b *addressBook) lookup(id raft.ServerID) string {
 	}
 	for _, s := range b.configured() {
 		if s.ID == id {
-			return knownAddress(s.Address)
+			return membership.Address(s)
 		}
 	}
 	return ""
-}
-
-// configuredAt reports whether a configuration has a member at the address.
-func configuredAt(servers []raft.Server, address string) bool {
-	return slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == address })
 }
 
 func (n *Node) addressOf(l *leadership) string {
@@ -98,31 +91,7 @@ func (n *Node) currentAddress(s raft.Server) string {
 	if a, ok := n.addresses.get(s.ID); ok {
 		return a
 	}
-	return knownAddress(s.Address)
-}
-
-// noAddressPrefix starts the placeholder address of a member whose former address belongs to
-// another node. Raft's configuration needs a unique address for each member.
-const noAddressPrefix = "nowhere:"
-
-// errNoAddress is the error of a call to a member without an address.
-var errNoAddress = errors.New("its address is not known: another node is where it was")
-
-// knownAddress returns a configured address, "" for a placeholder.
-func knownAddress(address raft.ServerAddress) string {
-	if strings.HasPrefix(string(address), noAddressPrefix) {
-		return ""
-	}
-	return string(address)
-}
-
-// withKnownAddresses returns the members with an empty address in the place of a placeholder.
-func withKnownAddresses(servers []raft.Server) []raft.Server {
-	known := slices.Clone(servers)
-	for i, s := range known {
-		known[i].Address = raft.ServerAddress(knownAddress(s.Address))
-	}
-	return known
+	return membership.Address(s)
 }
 
 // confirmMove returns nil if a member answers at the address to which it is said to have moved. Its
@@ -163,8 +132,8 @@ func (n *Node) reassignAddress(
 			m.Address, m.Name, name, hello.Member.Name,
 		)
 	}
-	next := raft.ServerAddress(noAddressPrefix + former.ID)
-	if a := n.currentAddress(former); a != "" && a != m.Address && !configuredAt(servers, a) {
+	next := membership.Nowhere(former.ID)
+	if a := n.currentAddress(former); a != "" && a != m.Address && !membership.At(servers, a) {
 		if hello, err := n.hello(ctx, a); err == nil && hello.Member.ID == string(former.ID) {
 			next = raft.ServerAddress(a)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/cluster/records"
@@ -136,7 +137,7 @@ func (n *Node) helloAsking(ctx context.Context, address string, request helloReq
 	defer cancel()
 	var response helloResponse
 	if address == "" {
-		return response, errNoAddress
+		return response, membership.ErrNoAddress
 	}
 	request.Member, request.Fresh, request.Start = n.self(), n.fresh(), n.identity.start
 	var node string
@@ -232,6 +233,13 @@ func (n *Node) handlePromise(from string, request promiseRequest) (promiseRespon
 		return promiseResponse{}, err
 	}
 	return promiseResponse{Granted: true}, nil
+}
+
+// promisedTo reports whether this node promised to form a cluster with another.
+func (n *Node) promisedTo(id raft.ServerID) bool {
+	n.bootstrap.mu.Lock()
+	defer n.bootstrap.mu.Unlock()
+	return n.bootstrap.promised == string(id)
 }
 
 // keepMembership bootstraps or joins a cluster, and corrects this node's address when it changes.

@@ -25,7 +25,7 @@ func (c callers) String() string {
 }
 
 // callersOf is the table of who may make each peer call. A revoked certificate makes none: the port
-// refuses it. A removed node is nobody's member. senders.go has the same for Raft's messages.
+// refuses it. A removed node is nobody's member. senders/ has the same for Raft's messages.
 func callersOf(call string) (may callers, known bool) {
 	switch call {
 	case
@@ -58,13 +58,13 @@ func (n *Node) admitCaller(ctx context.Context, name, call string) error {
 	if may == byMembers && from == "" && name == n.cfg.NodeName {
 		return nil // a program beside this node
 	}
-	is, r := byAnybody, n.senders.raft.Load()
-	for _, s := range n.servers() {
+	is, servers := byAnybody, n.servers()
+	for _, s := range servers {
 		if from != "" && string(s.ID) != from || peernet.NodeName(s.ID) != name {
 			continue
 		}
 		is = byMembers
-		if _, leader := r.LeaderWithID(); leader == s.ID && s.ID != n.id {
+		if _, leader := n.raft.Load().LeaderWithID(); leader == s.ID && s.ID != n.id {
 			is = byLeader
 		}
 	}

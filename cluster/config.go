@@ -71,7 +71,7 @@ type Config struct {
 	ElectionTimeout    time.Duration
 	LeaderLeaseTimeout time.Duration
 	// CommitTimeout is how often, up to half as often, hashicorp/raft tells each follower what is
-	// committed. This node tells them by itself when there is something to tell (commit_announce.go),
+	// committed. This node tells them by itself when there is something to tell (replication/announce.go),
 	// so it is the library's own; 3 ms cost an idle leader 4 % of a core.
 	CommitTimeout time.Duration
 	// ProposeTimeout bounds one Propose, including the wait for a leader.

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"slices"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfsm"
+	"bivouac.dev/bivouac/cluster/senders"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/requestid"
 )
@@ -27,7 +29,7 @@ const (
 	callLife      = "life"     // to any node: {}; lifeResponse
 	callRecords   = "witness"  // to a member, by the leader: recordsRequest; {}
 	callRecordsOf = "records"  // to a member: recordsOfRequest; recordsOfResponse
-	callVoted     = "voted"    // to any node: {}; votedResponse
+	callVoted     = "voted"    // to any node: {}; senders.Voted
 )
 
 // applyResponse is an outcome as it is sent between nodes.
@@ -249,7 +251,7 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 			request, func(r recordsOfRequest) (recordsOfResponse, error) { return n.handleRecordsOf(ctx, r) },
 		)
 	case callVoted:
-		return answer(request, func(struct{}) (votedResponse, error) { return n.handleVoted() })
+		return answer(request, func(struct{}) (senders.Voted, error) { return n.senders.Voted() })
 	case callApply:
 		return n.handleApply(ctx, from, request)
 	case callPropose:
@@ -294,7 +296,7 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 	return nil, errUnknownCall(name)
 }
 
-// errUnknownCall is the answer to a call that the program does not know (votedAnswer.older).
+// errUnknownCall is the answer to a call that the program does not know (senders).
 func errUnknownCall(name string) error { return fmt.Errorf("unknown peer call %q", name) }
 
 // answer decodes a request, calls fn and encodes its response.
@@ -439,7 +441,7 @@ func (n *Node) handleIndex(ctx context.Context, request []byte) ([]byte, error) 
 // indexFor returns the commit index for a node that reported its term. Among three voters that
 // answer completes the majority; among more, the round is shared.
 func (n *Node) indexFor(ctx context.Context, claimed termResponse) (uint64, error) {
-	if claimed.ID == "" || voters(n.servers()) > 3 {
+	if claimed.ID == "" || membership.Voters(n.servers()) > 3 {
 		return n.leaderReads.join(ctx, n.stopping)
 	}
 	return n.verified(claimed)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/records"
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
@@ -331,7 +332,7 @@ func (n *Node) shareRecords(
 	if term == 0 {
 		return nil
 	}
-	gathered := n.records.Gather(withKnownAddresses(servers), n.id, term, commit)
+	gathered := n.records.Gather(servers, n.id, term, commit)
 	n.records.Merge(gathered)
 	n.records.Keep(servers)
 	due := slices.DeleteFunc(slices.Clone(servers), func(s raft.Server) bool {
@@ -359,7 +360,7 @@ func (n *Node) shareRecords(
 // whose records are on the disk.
 func (n *Node) recordable(id raft.ServerID) bool {
 	if servers := n.servers(); len(servers) > 0 {
-		return listed(servers, id)
+		return membership.Listed(servers, id)
 	}
 	return n.records.Has(id)
 }
@@ -371,7 +372,7 @@ func (n *Node) handleRecords(ctx context.Context, request recordsRequest) (struc
 	servers, index := n.servers(), request.Index
 	maps.DeleteFunc(request.Records, func(id raft.ServerID, r records.Record) bool {
 		index = max(index, r.Acked)
-		return !listed(servers, id)
+		return !membership.Listed(servers, id)
 	})
 	if !n.committed(ctx, index) {
 		return struct{}{}, fmt.Errorf("this node does not know yet that entry %d is committed", index)

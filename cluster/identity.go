@@ -3,12 +3,13 @@ package cluster
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -37,18 +38,13 @@ func (i *identity) init(start string) {
 
 // heard records the nonce of a member's process, and drops those of others.
 func (i *identity) heard(id, start string, servers []raft.Server) {
-	if start == "" || !listed(servers, raft.ServerID(id)) {
+	if start == "" || !membership.Listed(servers, raft.ServerID(id)) {
 		return
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.starts[raft.ServerID(id)] = start
-	maps.DeleteFunc(i.starts, func(id raft.ServerID, _ string) bool { return !listed(servers, id) })
-}
-
-// listed reports whether a configuration has a member.
-func listed(servers []raft.Server, id raft.ServerID) bool {
-	return slices.ContainsFunc(servers, func(s raft.Server) bool { return s.ID == id })
+	maps.DeleteFunc(i.starts, func(id raft.ServerID, _ string) bool { return !membership.Listed(servers, id) })
 }
 
 // startOf returns a member's newest nonce, "" for none.
@@ -126,6 +122,13 @@ func (n peerHost) Met(to raft.ServerID, address string, answer peernet.GreetingA
 // SpeaksOlder implements peernet.Host.
 func (n peerHost) SpeaksOlder() bool { return !n.store.View().Active(fsm.VersionHistory) }
 
+// Forged counts a message that names another member than its connection. It implements a part of
+// peernet.Host.
+func (n peerHost) Forged(member, named string) {
+	n.metrics.RefusedMessages.WithLabelValues(raftmetrics.RefusedForged).Inc()
+	n.logger.Debug("cluster: a peer sent a message in the name of another", "peer", member, "name", named)
+}
+
 // notMemberAsOf returns this store's index if the configuration lacks the member, else 0.
 func (n *Node) notMemberAsOf(id string) uint64 {
 	servers := n.servers()
@@ -147,15 +150,15 @@ func (n *Node) noteMembership(from raft.ServerID, notMember, index uint64) {
 	if r == nil || from == n.id {
 		return
 	}
-	own := configured{servers: r.GetConfiguration().Configuration().Servers}
-	if !own.hasVoter(from) {
+	own := r.GetConfiguration().Configuration().Servers
+	if !membership.HasVoter(own, from) {
 		return
 	}
 	i := &n.identity
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.reports[from] = membershipReport{notMember, index}
-	maps.DeleteFunc(i.reports, func(id raft.ServerID, _ membershipReport) bool { return !own.hasVoter(id) })
+	maps.DeleteFunc(i.reports, func(id raft.ServerID, _ membershipReport) bool { return !membership.HasVoter(own, id) })
 	against, newest := 0, uint64(0)
 	for _, report := range i.reports {
 		if report.notMember > 0 && report.notMember >= r.LastIndex() {

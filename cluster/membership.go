@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/requestid"
@@ -118,7 +119,7 @@ func (n *Node) handleJoin(
 		return changeResponse{}, fmt.Errorf("node id %q does not belong to the name %q", m.ID, m.Name)
 	}
 	l, _ := n.leaders.get()
-	if _, member := serverNamed(n.servers(), from); from != m.Name && (l.id != n.id || !member) {
+	if _, member := membership.Named(n.servers(), from); from != m.Name && (l.id != n.id || !member) {
 		return changeResponse{}, fmt.Errorf("node %q can't join as %q", from, m.Name)
 	}
 	err := n.atLeader(ctx, callJoin, request, func(ctx context.Context, r *raft.Raft) error {
@@ -179,7 +180,7 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 // its index (Raft.GetConfiguration), so this is read last.
 func (n *Node) stillMember(r *raft.Raft, id raft.ServerID) error {
 	servers, err := n.configuration(r)
-	if err == nil && !listed(servers, id) {
+	if err == nil && !membership.Listed(servers, id) {
 		return fsm.Errorf(fsm.CodeConflict, "node %q was removed meanwhile; nothing was done", peernet.NodeName(id))
 	}
 	return err

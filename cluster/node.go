@@ -19,6 +19,7 @@ import (
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/cluster/records"
 	"bivouac.dev/bivouac/cluster/replication"
+	"bivouac.dev/bivouac/cluster/senders"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -88,7 +89,7 @@ type Node struct {
 	addresses    addressBook
 	identity     identity
 	contacts     contactBook
-	senders      senders
+	senders      *senders.Judge
 	eligibility  eligibility
 	records      *records.Book
 	caughtUp     atomic.Bool
@@ -168,7 +169,10 @@ func NewWith(
 	if n.records, err = records.Open(storage.Stable); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(n.bootstrap.init(storage.Stable), n.senders.init(storage.Stable)); err != nil {
+	if n.senders, err = n.newJudge(); err != nil {
+		return nil, err
+	}
+	if err := n.bootstrap.init(storage.Stable); err != nil {
 		return nil, err
 	}
 	if port, ok := network.(*peernet.Port); ok {
@@ -307,7 +311,7 @@ func (n *Node) startRaft() (*raft.Raft, error) {
 		return nil, fmt.Errorf("starting raft: %w", err)
 	}
 	n.storage.Arm()
-	n.senders.raft.Store(r)
+	n.senders.Begin(r)
 	transport.Open(r)
 	return r, nil
 }

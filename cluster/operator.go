@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -114,22 +113,12 @@ func (n *Node) mayReset(v *fsm.View, b *fsm.APIKeyCreateBody) *fsm.Error {
 		return nil // Apply refuses it, or returns the key that an earlier try issued
 	}
 	file, last := filepath.Join(n.cfg.DataDir, resetFile), strconv.Itoa(v.LastAPIKeyID())
-	allowed, err := readBounded(file, maxResetFile)
+	allowed, err := raftstore.ReadBounded(file, maxResetFile)
 	if err == nil && strings.TrimSpace(string(allowed)) == last {
 		n.logger.Warn("cluster: an operator's key is issued because "+resetFile+" allows it", "path", file)
 		return nil
 	}
 	return fsm.Errorf(fsm.CodeForbidden, "write %s to %s on %s, the leader, and repeat this", last, file, n.cfg.NodeName)
-}
-
-// readBounded reads at most limit bytes of a file.
-func readBounded(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 func errNoOperator() *fsm.Error {
@@ -242,7 +231,7 @@ func (n *Node) operated(e fsm.Entry, refusal *fsm.Error) {
 	if e.Command.Type != fsm.ProtocolRaise || !n.store.View().Active(fsm.VersionPeers) {
 		return
 	}
-	if err := n.senders.demandProofs(n.storage.Stable); err != nil {
+	if err := n.senders.DemandProofs(); err != nil {
 		n.logger.Error("cluster: a start of this node will believe as older programs do until it has read its log", "error",
 			err)
 	}

@@ -14,6 +14,7 @@ import (
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/cluster/replication"
+	"bivouac.dev/bivouac/cluster/senders"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -37,9 +38,43 @@ func (n *Node) newTransport(logger hclog.Logger) *raftfix.Inbox {
 	}
 	n.hints.Store(f)
 	n.inbox = raftfix.NewInbox(f, n.id, n.storage.Logs, n.failWith)
-	n.inbox.Admit = n.admitSender
+	n.inbox.Admit = n.senders.Admit
 	return n.inbox
 }
+
+// newJudge makes the judge of who sends Raft's messages.
+func (n *Node) newJudge() (*senders.Judge, error) {
+	own := n.network.Addr()
+	return senders.New(senders.Options{
+		Node: senderHost{n}, ID: n.id, DataDir: n.cfg.DataDir, Stable: n.storage.Stable, Logger: n.logger,
+		Join:    slices.DeleteFunc(slices.Clone(n.cfg.RetryJoin), func(a string) bool { return a == own }),
+		Lease:   n.cfg.LeaderLeaseTimeout,
+		Decode:  func(raw []byte) raft.ServerAddress { return n.inbox.DecodePeer(raw) },
+		Active:  func() bool { return n.store.View().Active(fsm.VersionPeers) },
+		Refused: func(reason string) { n.metrics.RefusedMessages.WithLabelValues(reason).Inc() },
+	})
+}
+
+// senderHost is the node as its judge sees it. It implements senders.Node.
+type senderHost struct{ *Node }
+
+// AskVoted implements senders.Node.
+func (n senderHost) AskVoted(ctx context.Context, address string) (v senders.Voted, err error) {
+	err = n.ask(ctx, address, callVoted, struct{}{}, &v)
+	return v, err
+}
+
+// CurrentAddress implements senders.Node.
+func (n senderHost) CurrentAddress(s raft.Server) string { return n.currentAddress(s) }
+
+// PromisedTo implements senders.Node.
+func (n senderHost) PromisedTo(id raft.ServerID) bool { return n.promisedTo(id) }
+
+// Go implements senders.Node.
+func (n senderHost) Go(fn func()) { n.futures.Go(fn) }
+
+// Stopping implements senders.Node.
+func (n senderHost) Stopping() context.Context { return n.stopping }
 
 // stopTransport undoes newTransport. Raft must have ended, if it started.
 func (n *Node) stopTransport() {

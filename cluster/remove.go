@@ -44,11 +44,11 @@ func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) e
 		if err != nil {
 			return n.changed(err)
 		}
-		target, found := serverNamed(servers, name)
+		target, found := membership.Named(servers, name)
 		switch {
 		case !found:
 			return fsm.Errorf(fsm.CodeNotFound, "no node %q in the cluster", name)
-		case target.Suffrage == raft.Voter && voters(servers) == 1:
+		case target.Suffrage == raft.Voter && membership.Voters(servers) == 1:
 			return fsm.Errorf(fsm.CodeConflict, "node %q is the only voter", name)
 		}
 		if err := n.checkRemovable(ctx, r, servers, target, o); err != nil {
@@ -78,11 +78,11 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 		if err != nil {
 			return n.changed(err)
 		}
-		former, found := serverNamed(servers, oldName)
+		former, found := membership.Named(servers, oldName)
 		if !found {
 			return fsm.Errorf(fsm.CodeNotFound, "no node %q in the cluster", oldName)
 		}
-		next, found := serverNamed(servers, newName)
+		next, found := membership.Named(servers, newName)
 		switch {
 		case !found:
 			return fsm.Errorf(fsm.CodeNotFound,
@@ -156,26 +156,6 @@ func (n *Node) transferThen(ctx context.Context, r *raft.Raft, rest func() error
 	return rest()
 }
 
-// serverNamed finds a member by its name.
-func serverNamed(servers []raft.Server, name string) (raft.Server, bool) {
-	for _, s := range servers {
-		if peernet.NodeName(s.ID) == name {
-			return s, true
-		}
-	}
-	return raft.Server{}, false
-}
-
-// voters counts the voters.
-func voters(servers []raft.Server) (count int) {
-	for _, s := range servers {
-		if s.Suffrage == raft.Voter {
-			count++
-		}
-	}
-	return count
-}
-
 // transferRequest names the successor, "" for the most advanced follower.
 type transferRequest struct {
 	To string `json:"to,omitempty"`
@@ -230,7 +210,7 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Futu
 	if err != nil {
 		return nil, n.changed(err)
 	}
-	next, found := serverNamed(servers, to)
+	next, found := membership.Named(servers, to)
 	switch {
 	case !found:
 		return nil, fsm.Errorf(fsm.CodeNotFound, "no node %q in the cluster", to)

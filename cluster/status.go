@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftmetrics"
 	"bivouac.dev/bivouac/fsm"
@@ -60,7 +61,7 @@ func ServersOf(servers []raft.Server) []Server {
 	list := []Server{}
 	for _, s := range servers {
 		list = append(list, Server{
-			Name: peernet.NodeName(s.ID), ID: string(s.ID), Address: knownAddress(s.Address), Voter: s.Suffrage == raft.Voter,
+			Name: peernet.NodeName(s.ID), ID: string(s.ID), Address: membership.Address(s), Voter: s.Suffrage == raft.Voter,
 		})
 	}
 	slices.SortFunc(list, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
@@ -208,7 +209,7 @@ func (n *Node) leaderless() error {
 			)
 		}
 	}
-	if err := n.strandedError(); err != nil {
+	if err := n.senders.Stranded(); err != nil {
 		return err
 	}
 	return errors.New("no leader is known")

@@ -15,9 +15,9 @@ const (
 	// batchMark is the first byte of an entry with several commands. A single command begins with a
 	// letter, that of its type.
 	batchMark = 0x01
-	// MaxBatch bounds the commands of a batch, MaxBatchBytes their bytes. One larger command forms its
-	// own batch.
-	MaxBatch      = 512
+	// MaxBatch bounds the commands of a batch.
+	MaxBatch = 512
+	// MaxBatchBytes bounds their bytes. One larger command forms its own batch.
 	MaxBatchBytes = 256 << 10
 )
 

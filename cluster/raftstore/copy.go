@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -99,4 +100,14 @@ func Adopt(dir string, o Options) error {
 		return err
 	}
 	return errors.Join(s.RecordFiles(dir), s.Close())
+}
+
+// ReadBounded reads at most limit bytes of a file of the data directory.
+func ReadBounded(file string, limit int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftstore"
 )
@@ -184,7 +185,7 @@ func (m *Book) Gather(
 	all := map[raft.ServerID]Record{}
 	for _, s := range servers {
 		r := m.know(s.ID, term, commit)
-		r.Address = string(s.Address)
+		r.Address = membership.Address(s)
 		if s.ID == self {
 			r.Acked = max(r.Acked, commit)
 			if len(m.own) > 0 {

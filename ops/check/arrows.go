@@ -54,6 +54,12 @@ var narrow = map[string][]string{
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
+	"cluster/membership":  {"cluster/peernet"},
+	"cluster/records":     {"cluster/membership", "cluster/peernet", "cluster/raftstore"},
+	"cluster/replication": {},
+	"cluster/senders": {
+		"fsm", "cluster/membership", "cluster/peernet", "cluster/raftfix", "cluster/raftmetrics", "cluster/raftstore",
+	},
 	"cluster/raftfsm":     {"fsm"},
 	"cluster/raftmetrics": {"fsm", "cluster/raftstore"},
 	"cluster/recovery":    {"fsm", "cluster", "cluster/peernet", "cluster/raftfsm", "cluster/raftstore"},

@@ -37,12 +37,12 @@ var AnyAnswer = Mutation{"answers of other members count", []mutatedBody{
 		var answer GreetingAnswer
 		return readGreeting(c, &answer)`},
 	{"cluster/identity.go", "Welcome", "return peernet.GreetingAnswer{Greeting: n.greet(\"\"), Index: n.store.Index()}"},
-	{"cluster/senders.go", "admitCandidate", "return nil"},
+	{"cluster/senders/senders.go", "admitCandidate", "return nil"},
 }}
 
 // AnySender believes Raft's messages and peer calls of whoever has a certificate.
 var AnySender = Mutation{"messages of strangers count", []mutatedBody{
-	{"cluster/senders.go", "admitSender", "return nil, nil"},
+	{"cluster/senders/senders.go", "Admit", "return nil, nil"},
 	{"cluster/callers.go", "admitCaller", "return nil"},
 }}
 

@@ -1,4 +1,4 @@
-package cluster
+package senders
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftstore"
-	"bivouac.dev/bivouac/fsm"
 )
 
 // A member that did not vote for a leader, a nonvoter and a newcomer ask the voters. They say for
@@ -23,8 +23,8 @@ import (
 // proofTimeout bounds one round of asking the voters.
 const proofTimeout = 500 * time.Millisecond
 
-// votedResponse says for whom a member voted last, whom it follows, and which configuration it has.
-type votedResponse struct {
+// Voted says for whom a member voted last, whom it follows, and which configuration it has.
+type Voted struct {
 	ID string `json:"id"`
 	// Term and Candidate are of its last vote.
 	Term      uint64 `json:"term"`
@@ -34,17 +34,18 @@ type votedResponse struct {
 	Leader  string `json:"leader"`
 	// Index is what it has applied, and Members are those of its configuration.
 	Index   uint64        `json:"index"`
-	Members []votedMember `json:"members"`
+	Members []VotedMember `json:"members"`
 }
 
-type votedMember struct {
+// VotedMember is a member of the configuration.
+type VotedMember struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Voter   bool   `json:"voter"`
 }
 
 // configured is the configuration of a response.
-func (v votedResponse) configured() configured {
+func (v Voted) configured() configured {
 	c := configured{index: v.Index}
 	for _, m := range v.Members {
 		s := raft.Server{ID: raft.ServerID(m.ID), Address: raft.ServerAddress(m.Address), Suffrage: raft.Nonvoter}
@@ -56,20 +57,20 @@ func (v votedResponse) configured() configured {
 	return c
 }
 
-// handleVoted answers callVoted.
-func (n *Node) handleVoted() (votedResponse, error) {
-	r := n.senders.raft.Load()
+// Voted answers another node's AskVoted.
+func (j *Judge) Voted() (Voted, error) {
+	r := j.raft.Load()
 	if r == nil {
-		return votedResponse{}, errors.New("the node does not run")
+		return Voted{}, errors.New("the node does not run")
 	}
-	own, vote := n.senders.configuration(r), n.vote()
-	response := votedResponse{ID: string(n.id), Term: vote.term, Candidate: string(vote.leader), Index: r.AppliedIndex()}
-	n.senders.mu.Lock()
-	response.LedTerm, response.Leader = n.senders.elected.term, string(n.senders.elected.leader)
-	n.senders.mu.Unlock()
+	own, vote := j.configuration(r), j.vote()
+	response := Voted{ID: string(j.ID), Term: vote.term, Candidate: string(vote.leader), Index: r.AppliedIndex()}
+	j.mu.Lock()
+	response.LedTerm, response.Leader = j.elected.term, string(j.elected.leader)
+	j.mu.Unlock()
 	for _, s := range own.servers {
 		response.Members = append(response.Members,
-			votedMember{string(s.ID), knownAddress(s.Address), s.Suffrage == raft.Voter})
+			VotedMember{string(s.ID), membership.Address(s), s.Suffrage == raft.Voter})
 	}
 	return response, nil
 }
@@ -82,27 +83,27 @@ const (
 
 // vote is this node's last vote, which Raft stores before it grants it. Raft stores the candidate's
 // address, which has the candidate's id, or not until its store has been read (EncodePeer).
-func (n *Node) vote() election {
-	term, err := raftstore.GetUint64(n.storage.Stable, keyLastVoteTerm)
+func (j *Judge) vote() election {
+	term, err := raftstore.GetUint64(j.Stable, keyLastVoteTerm)
 	if err != nil {
 		return election{}
 	}
-	candidate, err := raftstore.Get(n.storage.Stable, keyLastVoteCand)
+	candidate, err := raftstore.Get(j.Stable, keyLastVoteCand)
 	if err != nil {
 		return election{}
 	}
 	id, place := peernet.SplitAddress(candidate)
 	if id == "" {
-		id = n.memberAt(place)
+		id = j.memberAt(place)
 	}
 	return election{raft.ServerID(id), term}
 }
 
 // memberAt returns the member whose address is this one, also a newer one than the configuration's;
 // "" where two claim it.
-func (n *Node) memberAt(place string) (id string) {
-	for _, s := range n.servers() {
-		if n.currentAddress(s) != place {
+func (j *Judge) memberAt(place string) (id string) {
+	for _, s := range j.configuration(j.raft.Load()).servers {
+		if j.Node.CurrentAddress(s) != place {
 			continue
 		}
 		if id != "" {
@@ -116,26 +117,26 @@ func (n *Node) memberAt(place string) (id string) {
 // votedAnswer is a member's answer, or the error of the call.
 type votedAnswer struct {
 	of       raft.ServerID // who was asked; empty for an address without a member
-	response votedResponse
+	response Voted
 	err      error
 	// older: the member's program does not know the call.
 	older bool
 }
 
 // askVoted asks members at once. The channel has an answer for each of them.
-func (n *Node) askVoted(ctx context.Context, members []raft.Server) <-chan votedAnswer {
+func (j *Judge) askVoted(ctx context.Context, members []raft.Server) <-chan votedAnswer {
 	answers := make(chan votedAnswer, len(members))
 	for _, s := range members {
-		n.futures.Go(func() {
+		j.Node.Go(func() {
 			a := votedAnswer{of: s.ID}
-			address := n.currentAddress(s)
+			address := j.Node.CurrentAddress(s)
 			if s.ID != "" && address != "" {
 				address = peernet.AddressFor(s.ID, address)
 			}
 			if address == "" {
-				a.err = errNoAddress
+				a.err = membership.ErrNoAddress
 			} else {
-				a.err = n.ask(ctx, address, callVoted, struct{}{}, &a.response)
+				a.response, a.err = j.Node.AskVoted(ctx, address)
 			}
 			if a.err == nil && s.ID != "" && a.response.ID != string(s.ID) {
 				a.err = fmt.Errorf("%s answers in the place of %s", a.response.ID, s.ID)
@@ -155,8 +156,8 @@ type ballot struct {
 }
 
 // newBallot makes a ballot with the leader's vote. This node did not vote so, or would not ask.
-func (n *Node) newBallot(e election, of configured) *ballot {
-	return &ballot{e, of, map[raft.ServerID]bool{e.leader: true, n.id: n.vote() == e}}
+func (j *Judge) newBallot(e election, of configured) *ballot {
+	return &ballot{e, of, map[raft.ServerID]bool{e.leader: true, j.ID: j.vote() == e}}
 }
 
 func (b *ballot) count(a votedAnswer) {
@@ -179,7 +180,7 @@ func (b *ballot) tally() (yes, no, needed int) {
 			no++
 		}
 	}
-	return yes, no, voters(b.of.servers)/2 + 1
+	return yes, no, membership.Voters(b.of.servers)/2 + 1
 }
 
 func (b *ballot) won() bool {
@@ -190,32 +191,30 @@ func (b *ballot) won() bool {
 // lost reports whether the voters who said no leave no majority.
 func (b *ballot) lost() bool {
 	_, no, needed := b.tally()
-	return !b.of.hasVoter(b.leader) || voters(b.of.servers)-no < needed
+	return !b.of.hasVoter(b.leader) || membership.Voters(b.of.servers)-no < needed
 }
 
 // seekProof asks until a majority of the voters, with the leader, says that it voted for the leader
 // in the term.
-func (n *Node) seekProof(r *raft.Raft, e election, address string) error {
-	own := n.senders.configuration(r)
-	b := n.newBallot(e, own)
+func (j *Judge) seekProof(r *raft.Raft, e election, address string) error {
+	own := j.configuration(r)
+	b := j.newBallot(e, own)
 	if b.won() { // the only voter
 		return nil
 	}
 	known := slices.DeleteFunc(slices.Clone(own.servers), func(s raft.Server) bool {
-		return s.ID == n.id ||
+		return s.ID == j.ID ||
 			s.Suffrage != raft.Voter
 	})
 	if len(own.servers) == 0 {
-		for _, a := range n.cfg.RetryJoin {
-			if a != n.network.Addr() {
-				known = append(known, raft.Server{Address: raft.ServerAddress(a)})
-			}
+		for _, a := range j.Join {
+			known = append(known, raft.Server{Address: raft.ServerAddress(a)})
 		}
 	}
-	ctx, cancel := context.WithTimeout(n.stopping, proofTimeout)
+	ctx, cancel := context.WithTimeout(j.Node.Stopping(), proofTimeout)
 	defer cancel()
 	var told []votedAnswer
-	answers := n.askVoted(ctx, known)
+	answers := j.askVoted(ctx, known)
 	for range known {
 		a := <-answers
 		told = append(told, a)
@@ -226,41 +225,41 @@ func (n *Node) seekProof(r *raft.Raft, e election, address string) error {
 	of := introduce(e.leader, told)
 	switch {
 	case of.has > of.lacks && !of.newest.sameVoters(own):
-		return n.seekAmong(n.newBallot(e, of.newest))
+		return j.seekAmong(j.newBallot(e, of.newest))
 	case own.hasVoter(e.leader):
-		return n.orOlder(b)
+		return j.orOlder(b)
 	case len(own.servers) == 0 && slices.ContainsFunc(told, func(a votedAnswer) bool { return a.older }):
 		return nil // a newcomer to a cluster of older programs believes as they do
 	case of.has < of.lacks:
 		return fmt.Errorf("%d members that this node knows lack %s as a voter, and %d have it", of.lacks, e.leader, of.has)
 	}
-	return n.stranded(e, address, known)
+	return j.stranded(e, address, known)
 }
 
 // seekAmong asks the voters of a configuration that is newer than this node's own.
-func (n *Node) seekAmong(b *ballot) error {
+func (j *Judge) seekAmong(b *ballot) error {
 	if b.won() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(n.stopping, proofTimeout)
+	ctx, cancel := context.WithTimeout(j.Node.Stopping(), proofTimeout)
 	defer cancel()
 	others := slices.DeleteFunc(slices.Clone(b.of.servers), func(s raft.Server) bool {
-		return s.ID == n.id || s.ID == b.leader || s.Suffrage != raft.Voter
+		return s.ID == j.ID || s.ID == b.leader || s.Suffrage != raft.Voter
 	})
-	answers := n.askVoted(ctx, others)
+	answers := j.askVoted(ctx, others)
 	for range others {
 		if b.count(<-answers); b.won() {
 			return nil
 		}
 	}
-	return n.orOlder(b)
+	return j.orOlder(b)
 }
 
 // orOlder decides an election that no majority confirms. Below fsm.VersionPeers some voters may not
 // know the question, so only those that deny the election count. The version is the one that the disk
 // remembers, too: a start's store is empty until a leader is believed.
-func (n *Node) orOlder(b *ballot) error {
-	if !n.senders.demanding.Load() && !n.store.View().Active(fsm.VersionPeers) && !b.lost() {
+func (j *Judge) orOlder(b *ballot) error {
+	if !j.demanding.Load() && !j.Active() && !b.lost() {
 		return nil
 	}
 	yes, no, needed := b.tally()
@@ -323,50 +322,49 @@ const (
 
 // stranded is for a leader about which the members that this node knows say nothing: none answers,
 // or they disagree. An operator can confirm it.
-func (n *Node) stranded(e election, address string, known []raft.Server) error {
-	s := &n.senders
-	s.mu.Lock()
-	if s.unknown.leader == "" {
-		s.unknown = unknownLeader{election: e, address: address, since: time.Now()}
+func (j *Judge) stranded(e election, address string, known []raft.Server) error {
+	j.mu.Lock()
+	if j.unknown.leader == "" {
+		j.unknown = unknownLeader{election: e, address: address, since: time.Now()}
 		for _, k := range known {
-			s.unknown.asked = append(s.unknown.asked, peernet.NodeName(k.ID))
+			j.unknown.asked = append(j.unknown.asked, peernet.NodeName(k.ID))
 		}
 	}
-	s.mu.Unlock()
-	if err := n.confirmed(e); err != nil {
+	j.mu.Unlock()
+	if err := j.confirmed(e); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(n.stopping, proofTimeout)
+	ctx, cancel := context.WithTimeout(j.Node.Stopping(), proofTimeout)
 	defer cancel()
-	a := <-n.askVoted(ctx, []raft.Server{{ID: e.leader, Address: raft.ServerAddress(address)}})
+	a := <-j.askVoted(ctx, []raft.Server{{ID: e.leader, Address: raft.ServerAddress(address)}})
 	if a.err != nil {
 		return a.err
 	}
-	n.logger.Warn("cluster: this node follows a leader that an operator confirmed", "peer", string(e.leader), "address",
+	j.Logger.Warn("cluster: this node follows a leader that an operator confirmed", "peer", string(e.leader), "address",
 		address, "term", e.term)
-	return n.seekAmong(n.newBallot(e, a.response.configured()))
+	return j.seekAmong(j.newBallot(e, a.response.configured()))
 }
 
 // confirmed returns nil if an operator confirmed the leader.
-func (n *Node) confirmed(e election) error {
-	trusted, err := readBounded(filepath.Join(n.cfg.DataDir, trustFile), maxTrustFile)
+func (j *Judge) confirmed(e election) error {
+	trusted, err := raftstore.ReadBounded(filepath.Join(j.DataDir, trustFile), maxTrustFile)
 	if err == nil && strings.TrimSpace(string(trusted)) == string(e.leader) {
 		return nil
 	}
 	return fmt.Errorf("no member that this node knows answers, to say who %s is", e.leader)
 }
 
-// strandedError says that only members that this node does not know call it, nil otherwise.
-func (n *Node) strandedError() error {
-	n.senders.mu.Lock()
-	defer n.senders.mu.Unlock()
-	u := n.senders.unknown
+// Stranded says that only members that this node does not know call it, nil otherwise.
+func (j *Judge) Stranded() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	u := j.unknown
 	if u.leader == "" || time.Since(u.since) < strandedAfter {
 		return nil
 	}
 	return fmt.Errorf("%s at %s says that it leads, and none of the members that this node knows (%s) answers: "+
 		"run \"bivouac operator members\" on node %s; if it is of this cluster and lists this node, "+
 		"write %s to %s (bivouac runbook members)",
-		u.leader, u.address, strings.Join(u.asked, ", "), peernet.NodeName(u.leader), u.leader, filepath.Join(n.cfg.DataDir,
+		u.leader, u.address, strings.Join(u.asked, ", "), peernet.NodeName(u.leader), u.leader, filepath.Join(j.DataDir,
 			trustFile))
 }
