@@ -10,26 +10,8 @@ import (
 	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfsm"
-	"bivouac.dev/bivouac/cluster/senders"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/requestid"
-)
-
-// The peer calls. Requests and answers are JSON.
-const (
-	callApply     = "apply"    // to the leader: raftfsm.JoinCommands; applyResponse, or a list of them
-	callPropose   = "propose"  // to any node: an encoded command; proposeResponse
-	callHello     = "hello"    // to any node: helloRequest; helloResponse
-	callPromise   = "promise"  // to a node without state: promiseRequest; promiseResponse
-	callJoin      = "join"     // to any node: joinRequest; changeResponse
-	callRemove    = "remove"   // to any node: removeRequest; changeResponse
-	callReplace   = "replace"  // to any node: replaceRequest; changeResponse
-	callTransfer  = "transfer" // to any node: transferRequest; changeResponse
-	callBegin     = "begin"    // to any node: beginRequest; beginResponse
-	callLife      = "life"     // to any node: {}; lifeResponse
-	callRecords   = "witness"  // to a member, by the leader: recordsRequest; {}
-	callRecordsOf = "records"  // to a member: recordsOfRequest; recordsOfResponse
-	callVoted     = "voted"    // to any node: {}; senders.Voted
 )
 
 // applyResponse is an outcome as it is sent between nodes.
@@ -224,100 +206,6 @@ func encodeOutcomes(outcomes []outcome) ([]byte, error) {
 		answer = append(answer, one...)
 	}
 	return append(answer, ']'), nil
-}
-
-// handle is the node's peernet.Handler: it answers the peer calls.
-func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([]byte, error) {
-	if err := n.directed(ctx, from); err != nil {
-		return nil, err
-	}
-	if err := n.admitCaller(ctx, from, name); err != nil {
-		return nil, err
-	}
-	switch name {
-	case callBegin:
-		return answer(
-			request, func(r beginRequest) (beginResponse, error) { return n.handleBegin(ctx, from, r) },
-		)
-	case callLife:
-		return answer(request, func(struct{}) (lifeResponse, error) { return n.handleLife(), nil })
-	case callRecords:
-		return answer(
-			request, func(r recordsRequest) (struct{}, error) { return n.handleRecords(ctx, r) },
-		)
-	case callRecordsOf:
-		ctx = withCaller(ctx, request)
-		return answer(
-			request, func(r recordsOfRequest) (recordsOfResponse, error) { return n.handleRecordsOf(ctx, r) },
-		)
-	case callVoted:
-		return answer(request, func(struct{}) (senders.Voted, error) { return n.senders.Voted() })
-	case callApply:
-		return n.handleApply(ctx, from, request)
-	case callPropose:
-		return n.handlePropose(ctx, request)
-	case peernet.CallIndex:
-		return n.handleIndex(ctx, request)
-	case peernet.CallTerm:
-		return answer(request, func(struct{}) (termResponse, error) { return n.handleTerm() })
-	case callChecksum:
-		return answer(request, func(struct{}) (checksumResponse, error) { return n.handleChecksum() })
-	case callHello:
-		return answer(
-			request, func(r helloRequest) (helloResponse, error) { return n.handleHello(from, r) },
-		)
-	case callPromise:
-		return answer(
-			request, func(r promiseRequest) (promiseResponse, error) { return n.handlePromise(from, r) },
-		)
-	case callJoin:
-		return answer(
-			request, func(r joinRequest) (changeResponse, error) { return n.handleJoin(ctx, from, r) },
-		)
-	case callRemove:
-		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
-		return answer(request, func(r removeRequest) (changeResponse, error) {
-			return changeResponse{Error: optional(n.RemoveServer(ctx, r.Name, r.RemoveOptions))}, nil
-		})
-	case callReplace:
-		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
-		return answer(request, func(r replaceRequest) (changeResponse, error) {
-			return changeResponse{Error: optional(n.ReplaceServer(ctx, r.Old, r.New, r.RemoveOptions))}, nil
-		})
-	case callObserve:
-		ctx = withCaller(ctx, request)
-		return answer(request, func(r observeRequest) (observeResponse, error) { return n.handleObserve(ctx, r) })
-	case callTransfer:
-		ctx = withCaller(n.forwardedChange(ctx, from, name), request)
-		return answer(request, func(r transferRequest) (changeResponse, error) {
-			return changeResponse{Error: optional(n.TransferLeadership(ctx, r.To))}, nil
-		})
-	}
-	return nil, errUnknownCall(name)
-}
-
-// errUnknownCall is the answer to a call that the program does not know (senders).
-func errUnknownCall(name string) error { return fmt.Errorf("unknown peer call %q", name) }
-
-// answer decodes a request, calls fn and encodes its response.
-func answer[Q, A any](request []byte, fn func(Q) (A, error)) ([]byte, error) {
-	var q Q
-	if err := json.Unmarshal(request, &q); err != nil {
-		return nil, fmt.Errorf("reading the call: %w", err)
-	}
-	a, err := fn(q)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(a)
-}
-
-// optional converts err for a response, nil for nil.
-func optional(err error) *fsm.Error {
-	if err == nil {
-		return nil
-	}
-	return asError(err)
 }
 
 // decodeForeign decodes a command from another node. An unknown command comes from a newer program.

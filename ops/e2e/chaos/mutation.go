@@ -43,7 +43,7 @@ var AnyAnswer = Mutation{"answers of other members count", []mutatedBody{
 // AnySender believes Raft's messages and peer calls of whoever has a certificate.
 var AnySender = Mutation{"messages of strangers count", []mutatedBody{
 	{"cluster/senders/senders.go", "Admit", "return nil, nil"},
-	{"cluster/callers.go", "admitCaller", "return nil"},
+	{"cluster/calls.go", "admitCaller", "return nil"},
 }}
 
 // LateSnapshots passes every received snapshot to Raft, also one behind the node's state
