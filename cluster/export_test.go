@@ -1,6 +1,10 @@
 package cluster
 
-import "bivouac.dev/bivouac/cluster/peernet"
+import (
+	"github.com/hashicorp/raft"
+
+	"bivouac.dev/bivouac/cluster/peernet"
+)
 
 // PortOf returns the peer port of a node on real sockets.
 func PortOf(n *Node) *peernet.Port { return n.network.(*peernet.Port) }
@@ -13,4 +17,34 @@ func Learned(n *Node) (addresses, starts int) {
 	n.identity.mu.Lock()
 	defer n.identity.mu.Unlock()
 	return addresses, len(n.identity.starts)
+}
+
+// Hang makes the writes of a node's log wait for a send on the channel while it is not nil. Call it
+// before Run.
+func Hang(n *Node, hung func() <-chan struct{}) {
+	logs := n.storage.Logs
+	n.storage.Logs = hangingLogs{logs, func(write func() error) error {
+		return n.storage.Watchdog().Do("writing the log", func() error {
+			if wait := hung(); wait != nil {
+				<-wait
+			}
+			return write()
+		})
+	}}
+}
+
+type hangingLogs struct {
+	raft.LogStore
+	do func(write func() error) error
+}
+
+func (h hangingLogs) StoreLog(l *raft.Log) error { return h.StoreLogs([]*raft.Log{l}) }
+
+func (h hangingLogs) StoreLogs(logs []*raft.Log) error {
+	return h.do(func() error { return h.LogStore.StoreLogs(logs) })
+}
+
+func (h hangingLogs) IsMonotonic() bool {
+	m, ok := h.LogStore.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
 }

@@ -141,7 +141,10 @@ func (r *real) startAll() {
 	}
 }
 
-func (r *real) start(i int) {
+func (r *real) start(i int) { r.startWith(i, func(*cluster.Node) {}) }
+
+// startWith starts node i, which change has before it runs.
+func (r *real) startWith(i int, change func(*cluster.Node)) {
 	r.t.Helper()
 	n := r.nodes[i]
 	n.store = fsm.NewStore()
@@ -152,6 +155,7 @@ func (r *real) start(i int) {
 	if n.node, err = cluster.New(cfg, n.store); err != nil {
 		r.t.Fatalf("n%d: %v", i, err)
 	}
+	change(n.node)
 	n.cfg.Listener = nil // a restart listens itself
 	ctx, stop := context.WithCancelCause(context.Background())
 	n.stop, n.ended = stop, make(chan error, 1)

@@ -61,13 +61,13 @@ func (c *checkedLogs) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.
 func (c *checkedLogs) FirstIndex() (index uint64, err error) {
-	err = c.watchdog.do("reading "+c.path, func() (err error) { index, err = c.inner.FirstIndex(); return err })
+	err = c.watchdog.Do("reading "+c.path, func() (err error) { index, err = c.inner.FirstIndex(); return err })
 	return index, err
 }
 
 // LastIndex implements raft.LogStore.
 func (c *checkedLogs) LastIndex() (index uint64, err error) {
-	err = c.watchdog.do("reading "+c.path, func() (err error) { index, err = c.inner.LastIndex(); return err })
+	err = c.watchdog.Do("reading "+c.path, func() (err error) { index, err = c.inner.LastIndex(); return err })
 	return index, err
 }
 

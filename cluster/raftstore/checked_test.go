@@ -114,12 +114,12 @@ func TestOpen_UnfinishedSnapshotsAreRemoved(t *testing.T) {
 // one that succeeds.
 func TestWatchdog_NothingFollowsAFailure(t *testing.T) {
 	d := newWatchdog("/data", slog.New(slog.DiscardHandler))
-	err := d.do("writing X", func() error { return syscall.EIO })
+	err := d.Do("writing X", func() error { return syscall.EIO })
 	if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "writing X") ||
 		!strings.Contains(err.Error(), runbook) {
 		t.Errorf("the failure: %v", err)
 	}
-	again := d.do("writing Y", func() error { t.Error("it was tried again"); return nil })
+	again := d.Do("writing Y", func() error { t.Error("it was tried again"); return nil })
 	if !errors.Is(again, syscall.EIO) {
 		t.Errorf("after the failure: %v", again)
 	}
@@ -129,10 +129,10 @@ func TestWatchdog_NothingFollowsAFailure(t *testing.T) {
 		t.Error("nobody is told")
 	}
 	full := newWatchdog("/data", slog.New(slog.DiscardHandler))
-	if err := full.do("writing X", func() error { return syscall.ENOSPC }); !strings.Contains(err.Error(), "make room") {
+	if err := full.Do("writing X", func() error { return syscall.ENOSPC }); !strings.Contains(err.Error(), "make room") {
 		t.Errorf("a full disk: %v", err)
 	}
-	if err := newWatchdog("/data", d.logger).do("reading", func() error { panic("page 3: invalid") }); err == nil ||
+	if err := newWatchdog("/data", d.logger).Do("reading", func() error { panic("page 3: invalid") }); err == nil ||
 		!strings.Contains(err.Error(), "page 3") {
 		t.Errorf("a panic of a store: %v", err)
 	}
@@ -145,7 +145,7 @@ func TestWatchdog_HangIsNoticed(t *testing.T) {
 		d := newWatchdog("/data", slog.New(slog.DiscardHandler))
 		answer := make(chan struct{})
 		ended := make(chan error, 2)
-		hang := func() { ended <- d.do("writing X", func() error { <-answer; return nil }) }
+		hang := func() { ended <- d.Do("writing X", func() error { <-answer; return nil }) }
 		go hang()
 		synctest.Wait()
 		d.check(time.Now())

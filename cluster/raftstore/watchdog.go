@@ -67,9 +67,9 @@ func newWatchdog(dir string, logger *slog.Logger) *Watchdog {
 	return w
 }
 
-// do runs one operation on the disk, unless an earlier one failed. A panic of a library
+// Do runs one operation on the disk, unless an earlier one failed. A panic of a library
 // and an unreadable page of a mapped file are failures too. what reads "writing X".
-func (w *Watchdog) do(what string, run func() error) error {
+func (w *Watchdog) Do(what string, run func() error) error {
 	if err := w.Failure(); err != nil {
 		return err
 	}
@@ -87,10 +87,10 @@ func (w *Watchdog) do(what string, run func() error) error {
 	return nil
 }
 
-// alter is do for an operation that changes files. One runs at a time, so that none is in
+// alter is Do for an operation that changes files. One runs at a time, so that none is in
 // progress when another fails.
 func (w *Watchdog) alter(what string, run func() error) error {
-	return w.do(what, func() error {
+	return w.Do(what, func() error {
 		w.altering.Lock()
 		defer w.altering.Unlock()
 		if err := w.Failure(); err != nil {
