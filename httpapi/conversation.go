@@ -91,7 +91,7 @@ func (s *Server) handleConversationCount(c *call) (answer, error) {
 // handleConversationList handles GET /api/v1/app-conversations. With ids it is a batch-get, without
 // a listing. Both return a bare array.
 func (s *Server) handleConversationList(c *call) (answer, error) {
-	if sent := c.query.Values["ids"]; len(sent) > 0 {
+	if sent := c.query.All("ids"); len(sent) > 0 {
 		return s.batchConversations(c, sent)
 	}
 	rows, v, _, err := c.listConversations()

@@ -20,6 +20,6 @@
 //     Idempotency-Key gets the first response byte for byte.
 //   - Another user's object looks as if it did not exist.
 //
-// To add an endpoint: one line in routes.go, one handler in the noun's file, its description in
-// openapi.json and, for a new kind of failure, one row in response/errors.go.
+// To add an endpoint: one line in routes.go, one handler in the noun's file, its summary in
+// openapi.yaml and, for a new kind of failure, one row in response/errors.go.
 package httpapi

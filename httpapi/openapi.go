@@ -7,9 +7,10 @@ import (
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
-// description is the API's OpenAPI 3 document. A test compares it with the route table;
-// ops/e2e/apifuzz checks every node's responses against it.
+// description is the API's OpenAPI 3 document. TestDescription_IsGenerated makes it of the routes,
+// their handlers and openapi.yaml; ops/e2e/apifuzz checks every node's responses against it.
 //
+//go:generate go test -count=1 -run ^TestDescription_IsGenerated$ -update .
 //go:embed openapi.json
 var description []byte
 

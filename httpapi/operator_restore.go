@@ -32,6 +32,7 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 		return answer{}, response.Error(http.StatusNotImplemented, "This installation restores no snapshots")
 	}
 	keys, _ := c.query.Last("keys")
+	options := cluster.RestoreOptions{SuspendKeys: keys == restoreKeysSuspend, Force: c.flag("force")}
 	if keys != restoreKeysKeep && keys != restoreKeysSuspend {
 		c.errs.Value([]string{"query", "keys"},
 			"must be keep or suspend: keys that were revoked since the backup come back with it", decode.Echo(keys, true))
@@ -39,7 +40,6 @@ func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
 	if err := c.check(); err != nil {
 		return answer{}, err
 	}
-	options := cluster.RestoreOptions{SuspendKeys: keys == restoreKeysSuspend, Force: c.flag("force")}
 	if err := c.confirm(); err != nil {
 		return answer{}, err
 	}

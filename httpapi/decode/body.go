@@ -23,6 +23,9 @@ const (
 // an empty object, so that the caller can validate the rest of the request.
 func Body(p *Problems, contentType string, body []byte) Object {
 	root := []string{"body"}
+	if p.Reads != nil {
+		return p.Reads.body(p, root)
+	}
 	none := Object{Problems: p, Loc: root, broken: true}
 	if len(body) == 0 {
 		p.Missing(root, nil)

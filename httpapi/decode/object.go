@@ -36,16 +36,26 @@ type Object struct {
 	// broken means that the body was not an object. That is already a problem, so absent members
 	// are not.
 	broken bool
+	// record is where the readers are recorded, nil for a request that is served.
+	record *Member
 }
 
 // Has reports whether the member was sent, even as null.
 func (o Object) Has(name string) bool {
+	if o.record != nil {
+		return true
+	}
 	_, ok := o.Members[name]
 	return ok
 }
 
 // Value returns the member, nil if absent or null.
-func (o Object) Value(name string) any { return o.Members[name] }
+func (o Object) Value(name string) any {
+	if o.record != nil {
+		return unread{}
+	}
+	return o.Members[name]
+}
 
 // Masked returns the same object; problems then echo none of its values.
 func (o Object) Masked() Object {
@@ -55,6 +65,10 @@ func (o Object) Masked() Object {
 
 // Require adds a problem if the member is absent, and reports whether it is present.
 func (o Object) Require(name string) bool {
+	if o.record != nil {
+		o.record.member(name).Required = true
+		return true
+	}
 	if o.Has(name) {
 		return true
 	}
@@ -66,6 +80,10 @@ func (o Object) Require(name string) bool {
 
 // NotNull adds a problem if the member is null, and reports whether there is a value.
 func (o Object) NotNull(name string, k Kind) bool {
+	if o.record != nil {
+		o.record.member(name).NotNull = true
+		return true
+	}
 	if !o.Has(name) {
 		return false
 	}
@@ -79,6 +97,10 @@ func (o Object) NotNull(name string, k Kind) bool {
 // Strict adds a problem for every unknown member. In a masked object it masks unknown names too,
 // which may be secrets.
 func (o Object) Strict(known ...string) {
+	if o.record != nil {
+		o.record.Strict = true
+		return
+	}
 	for _, k := range SortedKeys(o.Members) {
 		if slices.Contains(known, k) {
 			continue
@@ -93,11 +115,17 @@ func (o Object) Strict(known ...string) {
 
 // Fail adds a problem for a member's value.
 func (o Object) Fail(name string, v any, f *Fault) {
+	if o.record != nil {
+		return
+	}
 	o.Problems.Add(f.Type, At(o.Loc, name), f.Message, Echo(v, o.secret), f.Context)
 }
 
 // Text reads a string of at most limit characters.
 func (o Object) Text(name string, limit int) *string {
+	if o.record != nil {
+		return o.record.of(name, "string", "").text(limit)
+	}
 	v := o.Value(name)
 	if v == nil {
 		return nil
@@ -137,6 +165,10 @@ func (o Object) MustText(name string, limit int) string {
 
 // Integer reads an integer.
 func (o Object) Integer(name string) *int64 {
+	if o.record != nil {
+		o.record.of(name, "integer", "int64")
+		return new(int64)
+	}
 	v := o.Value(name)
 	if v == nil {
 		return nil
@@ -162,6 +194,10 @@ func (o Object) MustInteger(name string) int64 {
 
 // Number reads a number.
 func (o Object) Number(name string) *float64 {
+	if o.record != nil {
+		o.record.of(name, "number", "")
+		return new(float64)
+	}
 	v := o.Value(name)
 	if v == nil {
 		return nil
@@ -176,6 +212,10 @@ func (o Object) Number(name string) *float64 {
 
 // Boolean reads a boolean.
 func (o Object) Boolean(name string) *bool {
+	if o.record != nil {
+		o.record.of(name, "boolean", "")
+		return new(bool)
+	}
 	v := o.Value(name)
 	if v == nil {
 		return nil
@@ -190,6 +230,9 @@ func (o Object) Boolean(name string) *bool {
 
 // BooleanOr reads a boolean that may be absent but not null.
 func (o Object) BooleanOr(name string, otherwise bool) bool {
+	if o.record != nil {
+		o.record.member(name).Default = otherwise
+	}
 	if !o.NotNull(name, kindBool) {
 		return otherwise
 	}
@@ -201,6 +244,9 @@ func (o Object) BooleanOr(name string, otherwise bool) bool {
 
 // Enum reads one of the allowed strings.
 func (o Object) Enum(name string, allowed []string) *string {
+	if o.record != nil {
+		return o.record.of(name, "string", "").enum(name, allowed)
+	}
 	v := o.Value(name)
 	if v == nil {
 		return nil
@@ -215,6 +261,10 @@ func (o Object) Enum(name string, allowed []string) *string {
 
 // UUID reads a UUID and returns 32 hex characters.
 func (o Object) UUID(name string) *string {
+	if o.record != nil {
+		o.record.of(name, "string", "uuid")
+		return new(strings.Repeat("0", 32))
+	}
 	v := o.Value(name)
 	if v == nil {
 		return nil
@@ -234,6 +284,9 @@ func (o Object) UUID(name string) *string {
 
 // Object reads a nested object. ok is false if it is absent, null or not an object.
 func (o Object) Object(name string) (nested Object, ok bool) {
+	if o.record != nil {
+		return Object{Loc: At(o.Loc, name), Problems: o.Problems, record: o.record.of(name, "object", "")}, true
+	}
 	v := o.Value(name)
 	if v == nil {
 		return Object{}, false
@@ -248,6 +301,9 @@ func (o Object) Object(name string) (nested Object, ok bool) {
 
 // Dict is Object for a map whose names the client chooses; it limits their number.
 func (o Object) Dict(name string) (nested Object, ok bool) {
+	if o.record != nil {
+		return o.record.each(name, "object", o.record.reads.Key, o), true
+	}
 	v := o.Value(name)
 	if v == nil {
 		return Object{}, false
@@ -285,6 +341,11 @@ func (o Object) Texts(name string, limit int) []string {
 // List returns a list's elements as an object with the members "0", "1", …, so that the readers and
 // locations of members apply.
 func (o Object) List(name string) (items Object, ok bool) {
+	if o.record != nil {
+		items = o.record.each(name, "array", "0", o)
+		items.record.MaxItems = MaxListItems
+		return items, true
+	}
 	v := o.Value(name)
 	if v == nil {
 		return Object{}, false
@@ -360,5 +421,8 @@ func (o Object) TextMap(nameLimit, limit int) map[string]string {
 
 // Rule adds a problem for a member that breaks a custom rule.
 func (o Object) Rule(name, text string) {
+	if o.record != nil {
+		return
+	}
 	o.Problems.Value(At(o.Loc, name), text, Echo(o.Value(name), o.secret))
 }

@@ -23,6 +23,8 @@ type Problem struct {
 // Problems collects the validation errors of one request. It is an error if it has any.
 type Problems struct {
 	List []Problem
+	// Reads records the readers instead of reading; nil for a request that is served.
+	Reads *Reads
 }
 
 // Error implements error. It contains no input.
@@ -44,7 +46,7 @@ func (p *Problems) Error() string {
 
 // Err returns p, or nil if there are no problems.
 func (p *Problems) Err() error {
-	if len(p.List) == 0 {
+	if len(p.List) == 0 && p.Reads == nil {
 		return nil
 	}
 	return p

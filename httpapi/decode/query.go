@@ -16,6 +16,9 @@ type Query struct {
 
 // Last returns the parameter's last value.
 func (q Query) Last(name string) (string, bool) {
+	if q.Problems.Reads != nil {
+		q.Problems.Reads.parameter(name, "string", "")
+	}
 	v := q.Values[name]
 	if len(v) == 0 {
 		return "", false
@@ -29,6 +32,9 @@ func (q Query) fail(name, input string, f *Fault) {
 
 // Text reads a string of at most limit characters; nil if absent.
 func (q Query) Text(name string, limit int) *string {
+	if r := q.Problems.Reads; r != nil {
+		return r.parameter(name, "string", "").text(limit)
+	}
 	s, ok := q.Last(name)
 	if !ok {
 		return nil
@@ -42,6 +48,11 @@ func (q Query) Text(name string, limit int) *string {
 
 // Integer reads an integer greater than above and at most atMost; otherwise if absent or invalid.
 func (q Query) Integer(name string, otherwise, above, atMost int64) int64 {
+	if r := q.Problems.Reads; r != nil {
+		one := r.parameter(name, "integer", "")
+		one.Minimum, one.Maximum, one.Default = new(above+1), &atMost, otherwise
+		return otherwise
+	}
 	s, ok := q.Last(name)
 	if !ok {
 		return otherwise
@@ -62,6 +73,10 @@ func (q Query) Integer(name string, otherwise, above, atMost int64) int64 {
 
 // Boolean reads a boolean; false if absent or invalid.
 func (q Query) Boolean(name string) bool {
+	if r := q.Problems.Reads; r != nil {
+		r.parameter(name, "boolean", "")
+		return false
+	}
 	s, ok := q.Last(name)
 	if !ok {
 		return false
@@ -75,6 +90,10 @@ func (q Query) Boolean(name string) bool {
 
 // Time reads a date and time; nil if absent or invalid.
 func (q Query) Time(name string) *time.Time {
+	if r := q.Problems.Reads; r != nil {
+		r.parameter(name, "string", "date-time")
+		return nil
+	}
 	s, ok := q.Last(name)
 	if !ok {
 		return nil
@@ -89,6 +108,10 @@ func (q Query) Time(name string) *time.Time {
 
 // UUID reads a UUID and returns 32 hex characters; "" if absent or invalid.
 func (q Query) UUID(name string) string {
+	if r := q.Problems.Reads; r != nil {
+		r.parameter(name, "string", "uuid")
+		return ""
+	}
 	s, ok := q.Last(name)
 	if !ok {
 		return ""
@@ -102,6 +125,11 @@ func (q Query) UUID(name string) string {
 
 // Enum reads one of the allowed strings; otherwise if absent or invalid.
 func (q Query) Enum(name, otherwise string, allowed []string) string {
+	if r := q.Problems.Reads; r != nil {
+		one := r.parameter(name, "string", "")
+		one.Enum, one.Default = allowed, otherwise
+		return otherwise
+	}
 	s, ok := q.Last(name)
 	if !ok {
 		return otherwise
@@ -113,9 +141,21 @@ func (q Query) Enum(name, otherwise string, allowed []string) string {
 	return s
 }
 
+// All returns every value of a repeated parameter.
+func (q Query) All(name string) []string {
+	if r := q.Problems.Reads; r != nil {
+		r.parameter(name, "array", "").Each = &Member{Type: "string", NotNull: true}
+	}
+	return q.Values[name]
+}
+
 // Required returns every value of a repeated parameter. Absence is a problem.
 func (q Query) Required(name string) []string {
-	v := q.Values[name]
+	v := q.All(name)
+	if r := q.Problems.Reads; r != nil {
+		r.parameter(name, "array", "").Required = true
+		return v
+	}
 	if len(v) == 0 {
 		q.Problems.Missing([]string{"query", name}, nil)
 	}
