@@ -69,23 +69,35 @@ $(LINT):
 	GOBIN=$(dir $@) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 # The tests and the drills run the programs that build made, instead of linking them again.
-tests e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
+tests tests-early e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 
 .PHONY: test
 test: check tests module-tests ## check, then all tests but the drills
 
+# These begin first, so that none of them is left to run alone: they take longest, most of it waiting.
+LONGEST := ./cluster ./scheduler/nomad ./cmd/bivouac ./httpapi
+
+# Tests that wait for nobody's timer, but for a program that they start: .ci/run runs them beside
+# the drills, with the CPU that those leave, and `make tests` finds them in go's cache.
+EARLY := ./fsm/... ./scheduler ./scheduler/archive ./scheduler/copies ./cluster/raftstore ./ops/e2e/lincheck \
+  $(addprefix ./cmd/internal/sandboxagent/,acp event hooks mcp native skills tools/...)
+
+RACED_TESTS := -race -timeout=30m
+
 .PHONY: tests
 tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
-	@# check has run ops/check; ops/e2e is e2e's.
-	@# Some packages mainly wait, for elections and for Nomad: one more than there are cores at a time.
-	@# scheduler/nomad waits most, so it begins before scheduler: last it would run alone.
-	@$(GO) run ./ops/progress -race -p=$$(( $$(nproc) + 1 )) -timeout=30m $$($(GO) list ./... | \
-	  grep -v -e '/ops/e2e$$' -e '/ops/check$$' -e '/scheduler/nomad$$' | sed 's#^\(.*/scheduler\)$$#\1/nomad \1#')
+	@# check has run ops/check; ops/e2e is e2e's. Packages wait: two more than there are cores at a time.
+	@$(GO) run ./ops/progress $(RACED_TESTS) -p=$$(( $$(nproc) + 2 )) $$($(GO) list $(LONGEST)) $$($(GO) list ./... | \
+	  grep -v -x -e '.*/ops/e2e' -e '.*/ops/check' $$($(GO) list -f '-e {{.ImportPath}}' $(LONGEST)))
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: two run without the detector.
 	@# The largest commands cost it seconds each.
 	$(GO) test -run 'TestReal_AllNodesMove|TestReal_Members_Exchange|TestReal_TheLargestCommands' ./cluster
 	@# The race detector allocates: budgets of allocations, and what counts memory, are without it, too.
 	$(GO) test -count=1 -run '^TestBudget$$|^TestState_HeapIsWhatIsCounted$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
+
+.PHONY: tests-early
+tests-early: tools agents build ## those of make tests that need little CPU at a time
+	@$(GO) run ./ops/progress $(RACED_TESTS) -p=2 $$($(GO) list $(EARLY))
 
 .PHONY: module-tests
 module-tests: ## the tests of the modules beside ours: the bench against peers (without them), what makes the packages

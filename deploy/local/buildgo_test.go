@@ -54,7 +54,7 @@ func TestBuildGo_CompilesAsMakeBuild(t *testing.T) {
 	for _, line := range []string{
 		"\tCGO_ENABLED=0 $(GO) build " + strings.Join(buildFlags(),
 			" ") + " -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./cmd/sandbox-agent\n",
-		"\ntests e2e drills: export " + EnvPrograms + " := $(CURDIR)/$(BIN)\n",
+		"\ntests tests-early e2e drills: export " + EnvPrograms + " := $(CURDIR)/$(BIN)\n",
 	} {
 		if !strings.Contains(string(raw), line) {
 			t.Errorf("the Makefile has no line %q", line)

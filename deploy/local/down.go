@@ -61,7 +61,7 @@ func Down(dir string, progress io.Writer) error {
 	errs = append(errs, stopServers(dir))
 
 	fmt.Fprintln(progress, "stopping the sandboxes and Nomad")
-	n := &Nomad{Dir: filepath.Join(dir, nomad), proc: findProcess(filepath.Join(dir, nomad), nomad)}
+	n := &Nomad{Server: Server{Dir: filepath.Join(dir, nomad), proc: findProcess(filepath.Join(dir, nomad), nomad)}}
 	stack, err := ReadStack(dir)
 	if err == nil {
 		n.Address = stack.Nomad

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -48,14 +47,9 @@ type HAProxyOptions struct {
 
 // HAProxy is a running load balancer with deploy/haproxy/haproxy.cfg.
 type HAProxy struct {
-	// Address is the URL for clients: http://127.0.0.1:<port>.
-	Address string
-	// TLSAddress is its counterpart for HTTPS, "" without a certificate.
+	Server
+	// TLSAddress is the counterpart of Address for HTTPS, "" without a certificate.
 	TLSAddress string
-	Log        string
-
-	cmd  command
-	proc *process
 }
 
 // StartHAProxy starts HAProxy and returns when it accepts connections. The nodes need not be
@@ -65,21 +59,7 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 	if binary == "" {
 		return nil, errors.New("starting haproxy: it is not installed")
 	}
-	port := o.Port
-	if port == 0 {
-		var err error
-		if port, err = FreePort(); err != nil {
-			return nil, err
-		}
-	}
-	secure := 0
-	if o.Certificate != "" {
-		var err error
-		if secure, err = FreePort(); err != nil {
-			return nil, err
-		}
-	}
-	dir, err := filepath.Abs(o.Dir)
+	s, ports, err := newServer(ctx, serverOptions{"haproxy", o.Dir, binary, o.Port, o.Detach, nil}, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -87,17 +67,14 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting haproxy: %w", err)
 	}
-	config := filepath.Join(dir, "haproxy.cfg")
-	if err := writeFile(config, haproxyConfig(string(raw), port, secure, o), 0o600); err != nil {
-		return nil, fmt.Errorf("starting haproxy: %w", err)
-	}
-	h := &HAProxy{
-		Address: "http://127.0.0.1:" + strconv.Itoa(port),
-		Log:     filepath.Join(dir, "haproxy.log"),
-		cmd:     command{name: "haproxy", dir: dir, path: binary, args: []string{"-db", "-f", config}, detach: o.Detach},
-	}
-	if secure != 0 {
+	h, secure := &HAProxy{Server: s}, 0
+	if o.Certificate != "" {
+		secure = ports[1]
 		h.TLSAddress = "https://127.0.0.1:" + strconv.Itoa(secure)
+	}
+	text := haproxyConfig(string(raw), ports[0], secure, o)
+	if err := h.configure("haproxy.cfg", text, "-db", "-f", ""); err != nil {
+		return nil, err
 	}
 	if h.proc, err = h.cmd.start(); err != nil {
 		return nil, err
@@ -146,8 +123,5 @@ func haproxyConfig(text string, port, secure int, o HAProxyOptions) []byte {
 	return []byte(out.String())
 }
 
-// Kill sends SIGKILL.
-func (h *HAProxy) Kill() error { return h.proc.kill() }
-
 // Close stops HAProxy. It may be called again.
-func (h *HAProxy) Close() error { return h.proc.stop(2 * time.Second) }
+func (h *HAProxy) Close() error { return h.stop(2 * time.Second) }

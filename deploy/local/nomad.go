@@ -54,16 +54,10 @@ type NomadOptions struct {
 // docker if the user may use a Docker daemon; dynamic host volumes with the mkdir plugin. Its
 // state is on disk, unlike in -dev mode.
 type Nomad struct {
-	// Address is the API's URL: http://127.0.0.1:<port>.
-	Address string
-	// Dir has its files; Log is its log file.
-	Dir string
-	Log string
+	Server
 	// Token is the management token, "" without ACLs.
 	Token string
 
-	cmd   command
-	proc  *process
 	ports portRange
 	rpc   string // the address for clients
 	acl   bool   // not yet bootstrapped
@@ -74,20 +68,8 @@ type Nomad struct {
 // StartNomad starts a Nomad and returns when its client is ready for jobs. ctx bounds the start
 // only: the caller calls Close. On an error nothing keeps running.
 func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
-	if o.Binary == "" {
-		var err error
-		if o.Binary, err = Tool(ctx, "nomad", o.Progress); err != nil {
-			return nil, err
-		}
-	}
-	ports, err := freePorts(3)
-	if err != nil {
-		return nil, err
-	}
-	if o.Port != 0 {
-		ports[0] = o.Port
-	}
-	dir, err := filepath.Abs(o.Dir)
+	common := serverOptions{"nomad", o.Dir, o.Binary, o.Port, o.Detach, o.Progress}
+	s, ports, err := newServer(ctx, common, 3)
 	if err != nil {
 		return nil, err
 	}
@@ -95,23 +77,12 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := filepath.Join(dir, "nomad.hcl")
+	s.cmd.inherit = dynamic.lock
 	n := &Nomad{
-		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
-		Dir:     dir,
-		Log:     filepath.Join(dir, "nomad.log"),
-		cmd: command{
-			name:    "nomad",
-			dir:     dir,
-			path:    o.Binary,
-			args:    []string{"agent", "-config=" + config},
-			detach:  o.Detach,
-			inherit: dynamic.lock,
-		},
-		ports: dynamic,
-		rpc:   "127.0.0.1:" + strconv.Itoa(ports[1]),
-		acl:   o.ACL,
-
+		Server:    s,
+		ports:     dynamic,
+		rpc:       "127.0.0.1:" + strconv.Itoa(ports[1]),
+		acl:       o.ACL,
 		namespace: cmp.Or(o.Namespace, "default"),
 	}
 	if o.Join != nil {
@@ -119,16 +90,14 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 	}
 	text, err := nomadConfig(n, ports, o)
 	if err == nil {
-		err = writeFile(config, text, 0o600)
+		err = n.configure("nomad.hcl", text, "agent", "-config=")
 	}
 	if err == nil && o.Extra != "" {
-		extra := filepath.Join(dir, "extra.hcl")
-		n.cmd.args = append(n.cmd.args, "-config="+extra)
-		err = writeFile(extra, []byte(o.Extra), 0o600)
+		err = n.configure("extra.hcl", []byte(o.Extra), append(n.cmd.args, "-config=")...)
 	}
 	if err != nil {
 		dynamic.release()
-		return nil, fmt.Errorf("starting nomad: %w", err)
+		return nil, err
 	}
 	err = n.Start(ctx)
 	if err == nil && o.Namespace != "" && o.Join == nil {
@@ -196,18 +165,14 @@ vault {
 // Start starts a stopped or killed Nomad with the same address and data. It finds its surviving
 // tasks again.
 func (n *Nomad) Start(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(n.Dir, "data"), 0o700); err != nil {
-		return fmt.Errorf("starting nomad: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
 		logged := size(n.Log)
-		var err error
-		if n.proc, err = n.cmd.start(); err != nil {
+		if err := n.start(); err != nil {
 			return err
 		}
-		err = n.waitReady(ctx, logged)
+		err := n.waitReady(ctx, logged)
 		switch {
 		case errors.Is(err, errNotRegistered):
 			if err := n.Kill(); err != nil {
@@ -329,11 +294,7 @@ func (n *Nomad) Do(ctx context.Context, method, path string, in, out any) error 
 
 // DoAs is Do with another token.
 func (n *Nomad) DoAs(ctx context.Context, token, method, path string, in, out any) error {
-	c := call{method: method, url: n.Address + "/v1/" + path, in: in, out: out, header: map[string]string{}}
-	if token != "" {
-		c.header["X-Nomad-Token"] = token
-	}
-	return c.do(ctx)
+	return n.call(ctx, "X-Nomad-Token", token, method, path, in, out)
 }
 
 // RunHCL registers an HCL job like `nomad job run -detach`.
@@ -348,10 +309,7 @@ func (n *Nomad) RunHCL(ctx context.Context, hcl string) error {
 
 // Stop stops the agent gracefully. Its tasks keep running, as with any Nomad client that
 // restarts; Start finds them again.
-func (n *Nomad) Stop() error { return n.proc.stop(20 * time.Second) }
-
-// Kill sends SIGKILL. Start starts the agent again.
-func (n *Nomad) Kill() error { return n.proc.kill() }
+func (n *Nomad) Stop() error { return n.stop(20 * time.Second) }
 
 // NodeID returns the id of the agent's client.
 func (n *Nomad) NodeID(ctx context.Context) (string, error) {
@@ -359,6 +317,3 @@ func (n *Nomad) NodeID(ctx context.Context) (string, error) {
 	err := n.Do(ctx, http.MethodGet, "agent/self", nil, &self)
 	return self.Stats.Client.NodeID, err
 }
-
-// Pid returns the running agent's process id.
-func (n *Nomad) Pid() int { return n.proc.pid }

@@ -291,7 +291,7 @@ func keepsKeys(t *testing.T, s *local.Stack, api client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &local.Nomad{Address: s.Nomad, Token: strings.TrimSpace(string(token))}
+	n := &local.Nomad{Server: local.Server{Address: s.Nomad}, Token: strings.TrimSpace(string(token))}
 	var found struct{ Items []struct{ ID string } }
 	if err := api.do(http.MethodGet, "/api/v1/sandboxes/search", &found); err != nil {
 		t.Fatal(err)
@@ -375,7 +375,7 @@ func keepsDrivers(t *testing.T, s *local.Stack) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &local.Nomad{Address: s.Nomad, Token: strings.TrimSpace(string(token))}
+	n := &local.Nomad{Server: local.Server{Address: s.Nomad}, Token: strings.TrimSpace(string(token))}
 	used := "raw_exec"
 	if s.Image != "" {
 		used = "docker"

@@ -34,17 +34,10 @@ type VaultOptions struct {
 // Vault is a running Vault server, initialised and unsealed, with KV version 2 at secret/ and
 // AppRole at auth/approle/.
 type Vault struct {
-	// Address is the API's URL: http://127.0.0.1:<port>.
-	Address string
+	Server
 	// RootToken has all permissions; UnsealKey is the only key share.
 	RootToken string
 	UnsealKey string
-	// Dir has its files; Log is its log file.
-	Dir string
-	Log string
-
-	cmd  command
-	proc *process
 }
 
 // vaultKeys is the format of keys.json in a Vault's directory.
@@ -56,38 +49,15 @@ type vaultKeys struct {
 // StartVault starts a Vault and returns when it serves. ctx bounds the start only: the caller
 // calls Close. On an error nothing keeps running.
 func StartVault(ctx context.Context, o VaultOptions) (*Vault, error) {
-	if o.Binary == "" {
-		var err error
-		if o.Binary, err = Tool(ctx, "vault", o.Progress); err != nil {
-			return nil, err
-		}
-	}
-	ports, err := freePorts(2)
+	common := serverOptions{"vault", o.Dir, o.Binary, o.Port, o.Detach, o.Progress}
+	s, ports, err := newServer(ctx, common, 2)
 	if err != nil {
 		return nil, err
 	}
-	if o.Port != 0 {
-		ports[0] = o.Port
-	}
-	dir, err := filepath.Abs(o.Dir)
-	if err != nil {
+	v := &Vault{Server: s}
+	text := vaultConfig(v.Dir, ports[0], ports[1], o.Durable)
+	if err := v.configure("vault.json", text, "server", "-config="); err != nil {
 		return nil, err
-	}
-	config := filepath.Join(dir, "vault.json")
-	if err := writeFile(config, vaultConfig(dir, ports[0], ports[1], o.Durable), 0o600); err != nil {
-		return nil, fmt.Errorf("starting vault: %w", err)
-	}
-	v := &Vault{
-		Address: "http://127.0.0.1:" + strconv.Itoa(ports[0]),
-		Dir:     dir,
-		Log:     filepath.Join(dir, "vault.log"),
-		cmd: command{
-			name:   "vault",
-			dir:    dir,
-			path:   o.Binary,
-			args:   []string{"server", "-config=" + config},
-			detach: o.Detach,
-		},
 	}
 	if err := v.Start(ctx); err != nil {
 		return nil, errors.Join(err, v.Close())
@@ -139,13 +109,9 @@ func (v *Vault) Start(ctx context.Context) error {
 
 // StartSealed starts a stopped or killed Vault and leaves it sealed.
 func (v *Vault) StartSealed(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(v.Dir, "data"), 0o700); err != nil {
-		return fmt.Errorf("starting vault: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	var err error
-	if v.proc, err = v.cmd.start(); err != nil {
+	if err := v.start(); err != nil {
 		return err
 	}
 	return until(ctx, v.proc, "answering", func(ctx context.Context) error {
@@ -244,21 +210,11 @@ func (v *Vault) Do(ctx context.Context, method, path string, in, out any) error 
 
 // DoAs is Do with another token.
 func (v *Vault) DoAs(ctx context.Context, token, method, path string, in, out any) error {
-	c := call{method: method, url: v.Address + "/v1/" + path, in: in, out: out, header: map[string]string{}}
-	if token != "" {
-		c.header["X-Vault-Token"] = token
-	}
-	return c.do(ctx)
+	return v.call(ctx, "X-Vault-Token", token, method, path, in, out)
 }
 
 // Stop stops Vault gracefully. Start starts it again.
-func (v *Vault) Stop() error { return v.proc.stop(10 * time.Second) }
-
-// Kill sends SIGKILL. Start starts Vault again.
-func (v *Vault) Kill() error { return v.proc.kill() }
-
-// Pid returns the running server's process id.
-func (v *Vault) Pid() int { return v.proc.pid }
+func (v *Vault) Stop() error { return v.stop(10 * time.Second) }
 
 // Close stops Vault for good. It may be called again, and after Kill.
 func (v *Vault) Close() error { return v.Stop() }

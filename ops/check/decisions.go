@@ -19,7 +19,7 @@ var (
 var decisionParts = []string{"Context", "Decision", "Consequences"}
 
 // Decisions reports decisions in another form, gaps in their numbers, and an index that differs
-// from their titles.
+// from their titles. A row "| NUMBER | part of …" of the index says where a number that is gone went.
 func Decisions(t *Texts) []string {
 	var found []string
 	var rows strings.Builder
@@ -33,6 +33,10 @@ func Decisions(t *Texts) []string {
 		if file == nil || title == nil || file[1] != title[1] {
 			found = append(found, f.Path+`: begins with "# NUMBER: TITLE" and a date, and has the number in its name`)
 			continue
+		}
+		for row := t.folded(next); row != ""; row = t.folded(next) {
+			rows.WriteString(row)
+			next++
 		}
 		if file[1] != fmt.Sprintf("%04d", next) {
 			found = append(found, fmt.Sprintf("%s: the next number is %04d", f.Path, next))
@@ -55,6 +59,21 @@ func Decisions(t *Texts) []string {
 		}
 	}
 	return found
+}
+
+// folded returns the index's row of a decision that became part of another, "" if there is none.
+func (t *Texts) folded(number int) string {
+	for _, f := range t.Files {
+		if f.Path != decisionsDir+"/README.md" {
+			continue
+		}
+		for line := range strings.Lines(f.Body) {
+			if strings.HasPrefix(line, fmt.Sprintf("| %04d | part of ", number)) {
+				return line
+			}
+		}
+	}
+	return ""
 }
 
 // sortedIn returns a folder's texts, sorted by path.

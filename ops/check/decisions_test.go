@@ -14,8 +14,10 @@ func TestDecisions_ObjectToAnotherForm(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"good":   {map[string]string{file: goodDecision, decisionsDir + "/README.md": table}, ""},
-		"gap":    {map[string]string{file: goodDecision, decisionsDir + "/0003-b.md": second}, "the next number is 0002"},
+		"good": {map[string]string{file: goodDecision, decisionsDir + "/README.md": table}, ""},
+		"gap":  {map[string]string{file: goodDecision, decisionsDir + "/0003-b.md": second}, "the next number is 0002"},
+		"folded": {map[string]string{file: goodDecision, decisionsDir + "/0003-b.md": second,
+			decisionsDir + "/README.md": table + "| 0002 | part of 0001 |\n| [0003](0003-b.md) | A title |\n"}, ""},
 		"number": {map[string]string{decisionsDir + "/0002-a.md": goodDecision}, "has the number in its name"},
 		"date":   {one(file, strings.Replace(goodDecision, "2026-11-22", "today", 1)), "and a date"},
 		"parts":  {one(file, strings.Replace(goodDecision, "## Decision", "## Decided", 1)), "has the parts"},
