@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/limits"
+	"bivouac.dev/bivouac/httpapi/request"
 )
 
 const pathStartSearch = pathConversations + "/start-tasks/search"
@@ -38,7 +39,7 @@ func TestPage_IsBoundedInBytes(t *testing.T) {
 		for token, pages := "", 0; pages == 0 || token != "" && pages < 9; pages++ {
 			res := h.do(h.alice, "GET", pathStartSearch+"?sort_order="+string(order)+"&page_id="+url.QueryEscape(token),
 				"").want(t, 200)
-			if len(res.body) > maxPageBytes+1000 {
+			if len(res.body) > request.MaxPageBytes+1000 {
 				t.Errorf("a page has %d bytes", len(res.body))
 			}
 			var page struct {
@@ -66,8 +67,8 @@ func TestPage_IsBoundedInBytes(t *testing.T) {
 	}
 	h.do(h.alice, "GET", batch(ids), "").want(t, 200)
 	h.do(h.alice, "GET", batch(slices.Repeat(ids[:1], 17)), "").want(t, 400)
-	if h.server.answers.Used() != 0 {
-		t.Errorf("%d bytes are still reserved", h.server.answers.Used())
+	if h.server.calls.Answers.Used() != 0 {
+		t.Errorf("%d bytes are still reserved", h.server.calls.Answers.Used())
 	}
 }
 
@@ -125,7 +126,7 @@ func TestPage_SlowReadersAreBounded(t *testing.T) {
 			t.Errorf("a slow reader has %s", left)
 		}
 	}
-	if n := len(stuck) - 1; n != limits.UserBudget/maxPageBytes {
+	if n := len(stuck) - 1; n != limits.UserBudget/request.MaxPageBytes {
 		t.Errorf("%d slow readers of a full page were served", n)
 	}
 	h.do(h.alice, "GET", pathSandboxes+"/search", "").want(t, 200)

@@ -15,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 )
 
 // endedLogs are the logs of a task that has ended.
@@ -52,7 +53,8 @@ func newFuzzed(t *testing.T) *fuzzed {
 		h.observe(sb, running())
 		conv := h.conversation(user, sb, func(c *fsm.Conversation) { c.Title = ptr(canary) })
 		var task struct{ ID string }
-		h.do(key, "POST", pathConversations, `{"title":"`+canary+`","secrets":{"A":"`+canary+`"}}`, headerIdempotencyKey,
+		h.do(key, "POST", pathConversations, `{"title":"`+canary+`","secrets":{"A":"`+canary+`"}}`,
+			request.HeaderIdempotencyKey,
 			"k").want(t, 200).json(t, &task)
 		f.words = append(f.words, "{"+user+".sandbox}", sb, "{"+user+".conversation}", conv, "{"+user+".task}", task.ID,
 			"{"+user+".key}", h.secrets.last(fsm.SandboxKeyPath(sb))["key"])
@@ -146,9 +148,9 @@ func FuzzAPI(f *testing.F) {
 		w := httptest.NewRecorder()
 		r := newFuzzedRequest(route, fill.Replace(param), fill.Replace(query), []byte(fill.Replace(string(body))))
 		for name, value := range map[string]string{
-			"Content-Type":       contentType,
-			headerIdempotencyKey: idempotency,
-			proxy.HeaderKey:      key,
+			"Content-Type":               contentType,
+			request.HeaderIdempotencyKey: idempotency,
+			proxy.HeaderKey:              key,
 		} {
 			if value != "" {
 				r.Header.Set(name, value)

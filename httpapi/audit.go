@@ -10,8 +10,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
-	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -25,19 +25,19 @@ const (
 // logAct logs what an operator changed or tried to change, once it is done: err is its outcome.
 // operate has logged acts for a user.
 func (c *call) logAct(found *route, err error) {
-	if found.access != operator || c.r.Method == http.MethodGet || c.acted || !c.who.operator {
+	if found.access != operator || c.Request.Method == http.MethodGet || c.Acted || !c.Caller.Operator {
 		return
 	}
 	var objects []string
-	for _, p := range c.params {
+	for _, p := range c.Params {
 		objects = append(objects, strings.TrimPrefix(p.Value, "/"))
 	}
 	var key int64
-	if v, failed := c.server.cluster.View(c.r.Context(), cluster.Stale); failed == nil {
-		key = c.keyID(v)
+	if v, failed := c.server.cluster.View(c.Request.Context(), cluster.Stale); failed == nil {
+		key = c.KeyID(v)
 	}
-	ex := requestInfoOf(c.r.Context())
-	attrs := []any{"request", ex.ID, "act", found.name, "key", key, "operator", c.who.user,
+	ex := request.InfoOf(c.Request.Context())
+	attrs := []any{"request", ex.ID, "act", found.name, "key", key, "operator", c.Caller.User,
 		"object", strings.Join(objects, " "), "address", ex.Address}
 	if err != nil {
 		attrs = append(attrs, "error", err)
@@ -45,28 +45,9 @@ func (c *call) logAct(found *route, err error) {
 	c.server.log.Info("operator acts", attrs...)
 }
 
-// keyID is the id of the caller's key, 0 if the view does not have it.
-func (c *call) keyID(v *fsm.View) int64 {
-	if key := v.APIKeyByLookup(c.who.credential.Lookup); key != nil {
-		return int64(key.ID)
-	}
-	return 0
-}
-
-// noteMade puts what a command made into the request's line: their own lines have no request.
-func (c *call) noteMade(res fsm.Result) {
-	ex := requestInfoOf(c.r.Context())
-	if res.Sandbox != nil {
-		ex.Sandbox = res.Sandbox.ID
-	}
-	if res.StartTask != nil {
-		ex.Task = res.StartTask.ID
-	}
-}
-
 // noteRefused records why the key of a request that is answered with err was refused, if it was.
 func (c *call) noteRefused(ex *proxy.RequestInfo, err error) {
-	if ex.Refused == "" && c.who.user != "" && response.FailureOf(err, response.FormatDetail,
+	if ex.Refused == "" && c.Caller.User != "" && response.FailureOf(err, response.FormatDetail,
 		"").Status == http.StatusUnauthorized {
 		ex.Refused = refusedInvalid
 	}

@@ -14,20 +14,9 @@ import (
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/places"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
-
-// principal is the sender of an authenticated request.
-type principal struct {
-	user     string
-	operator bool
-	// bearer is set when the key came in the Authorization header.
-	bearer bool
-	// credential goes into commands; views check it too.
-	credential fsm.Credential
-	// key is the key itself, of an operator alone: the leader is given a proof of it.
-	key string
-}
 
 // Limits on linearizable lookups of keys that this node's store does not have, for one client
 // address (with IPv6, a /64 network). Each lookup takes part in a read round of the leader, so all
@@ -59,7 +48,7 @@ func newAuthenticator(c Cluster) *authenticator {
 
 // mayAsk reports whether the cluster may be asked about the unknown key of a request.
 func (k *authenticator) mayAsk(ctx context.Context) bool {
-	from := places.Origin(requestInfoOf(ctx).Address)
+	from := places.Origin(request.InfoOf(ctx).Address)
 	own, found := k.unknown.Get(from)
 	if !found {
 		own = rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst)
@@ -72,19 +61,19 @@ func (k *authenticator) mayAsk(ctx context.Context) bool {
 
 // authenticate reads the request's credentials (API.md, "Authentication"). A bearer token takes
 // precedence over X-Session-API-Key.
-func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (principal, error) {
+func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (request.Caller, error) {
 	value, bearer := apikey.Bearer(r)
 	if !bearer {
 		value = r.Header.Get("X-Session-API-Key")
 	}
 	key, err := k.find(ctx, value)
 	if err != nil {
-		return principal{}, err
+		return request.Caller{}, err
 	}
 	k.uses.note(key, time.Now())
-	p := principal{user: key.UserID, operator: key.IsOperator(), bearer: bearer, credential: apikey.CredentialOf(key)}
-	if p.operator {
-		p.key = value
+	p := request.Caller{User: key.UserID, Operator: key.IsOperator(), Bearer: bearer, Credential: apikey.CredentialOf(key)}
+	if p.Operator {
+		p.Key = value
 	}
 	return p, nil
 }
@@ -110,12 +99,12 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 	}
 	if !same {
 		if value != "" {
-			requestInfoOf(ctx).Refused = refusedUnknown
+			request.InfoOf(ctx).Refused = refusedUnknown
 		}
 		return nil, response.Unauthorized()
 	}
 	if !v.Good(key.UserID, apikey.CredentialOf(key), time.Now()) {
-		requestInfoOf(ctx).Refused = refusedInvalid
+		request.InfoOf(ctx).Refused = refusedInvalid
 		return nil, response.Unauthorized()
 	}
 	return key, nil

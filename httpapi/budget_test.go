@@ -92,7 +92,8 @@ func TestBudget(t *testing.T) {
 		{Name: "settings: show", Allocs: 4, Bytes: 1656, Run: func() { _, _ = newSettingsBody(stored) }},
 		{Name: "settings: send", Allocs: 6, Bytes: 224, Run: func() {
 			clear(w.header)
-			_ = answer{status: http.StatusOK, body: encodedItems{items: []json.RawMessage{shown}}}.write(w, func() {})
+			items := response.EncodedItems{Items: []json.RawMessage{shown}}
+			_ = response.Response{Status: http.StatusOK, Body: items}.Write(w, func() {})
 		}},
 		{
 			Name:   "a write of settings",

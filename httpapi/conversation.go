@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -62,62 +63,64 @@ func conversationQuery(q decode.Query) fsm.ConversationFilter {
 }
 
 // handleConversationSearch handles GET /api/v1/app-conversations/search.
-func (s *Server) handleConversationSearch(c *call) (answer, error) {
+func (s *Server) handleConversationSearch(c *call) (response.Response, error) {
 	rows, v, next, err := c.listConversations()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	bodies := s.newConversationBodies(c, v, rows)
-	return c.boundedPage(list{n: len(bodies), item: func(i int) any { return bodies[i] }}, next, func(limit int) string {
-		_, next := v.Conversations(c.who.user, conversationQuery(c.query), fsm.Page{After: pageIDOf(c.query), Limit: limit})
+	list := request.List{N: len(bodies), Item: func(i int) any { return bodies[i] }}
+	return c.BoundedPage(list, next, func(limit int) string {
+		_, next := v.Conversations(c.Caller.User, conversationQuery(c.Query),
+			fsm.Page{After: request.PageIDOf(c.Query), Limit: limit})
 		return next
 	})
 }
 
 // handleConversationCount handles GET /api/v1/app-conversations/count.
-func (s *Server) handleConversationCount(c *call) (answer, error) {
-	filter := conversationQuery(c.query)
+func (s *Server) handleConversationCount(c *call) (response.Response, error) {
+	filter := conversationQuery(c.Query)
 	filter.IncludeSub = true // as upstream
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(v.CountConversations(c.who.user, filter))
+	return response.OK(v.CountConversations(c.Caller.User, filter))
 }
 
 // handleConversationList handles GET /api/v1/app-conversations. With ids it is a batch-get, without
 // a listing. Both return a bare array.
-func (s *Server) handleConversationList(c *call) (answer, error) {
-	if sent := c.query.All("ids"); len(sent) > 0 {
+func (s *Server) handleConversationList(c *call) (response.Response, error) {
+	if sent := c.Query.All("ids"); len(sent) > 0 {
 		return s.batchConversations(c, sent)
 	}
 	rows, v, _, err := c.listConversations()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(s.newConversationBodies(c, v, rows))
+	return response.OK(s.newConversationBodies(c, v, rows))
 }
 
 func (c *call) listConversations() ([]*fsm.Conversation, *fsm.View, string, error) {
-	filter := conversationQuery(c.query)
-	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
-	if err := c.check(); err != nil {
+	filter := conversationQuery(c.Query)
+	p := fsm.Page{After: request.PageIDOf(c.Query), Limit: request.LimitOf(c.Query)}
+	if err := c.Check(); err != nil {
 		return nil, nil, "", err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
 		return nil, nil, "", err
 	}
-	rows, next := v.Conversations(c.who.user, filter, p)
+	rows, next := v.Conversations(c.Caller.User, filter, p)
 	return rows, v, next, nil
 }
 
-func (s *Server) batchConversations(c *call, sent []string) (answer, error) {
+func (s *Server) batchConversations(c *call, sent []string) (response.Response, error) {
 	if len(sent) > maxConversationBatch {
-		return answer{}, response.Error(http.StatusBadRequest,
+		return response.Response{}, response.Error(http.StatusBadRequest,
 			fmt.Sprintf("Too many ids requested. Maximum is %d.", maxConversationBatch))
 	}
 	ids := make([]string, len(sent))
@@ -130,28 +133,29 @@ func (s *Server) batchConversations(c *call, sent []string) (answer, error) {
 		ids[i] = hex
 	}
 	if len(bad) > 0 {
-		return answer{}, response.Error(http.StatusBadRequest, "Invalid UUID format for ids: "+decode.PythonList(bad))
+		return response.Response{}, response.Error(http.StatusBadRequest,
+			"Invalid UUID format for ids: "+decode.PythonList(bad))
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows := make([]*fsm.Conversation, 0, len(ids))
 	for _, id := range ids {
-		if row := v.Conversation(c.who.user, id); row != nil {
+		if row := v.Conversation(c.Caller.User, id); row != nil {
 			rows = append(rows, row)
 		}
 	}
 	found := map[string]*conversationBody{}
 	for _, b := range s.newConversationBodies(c, v, rows) {
-		b.SubConversationIDs = wire.OrEmpty(v.SubConversations(c.who.user, b.ID))
+		b.SubConversationIDs = wire.OrEmpty(v.SubConversations(c.Caller.User, b.ID))
 		found[b.ID] = &b
 	}
 	items := make([]*conversationBody, len(ids))
 	for i, id := range ids {
 		items[i] = found[id]
 	}
-	return ok(items)
+	return response.OK(items)
 }
 
 // newConversationBodies renders conversations with the present state of their sandboxes and agent
@@ -163,21 +167,21 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 		if _, seen := sandboxes[row.SandboxID]; seen {
 			continue
 		}
-		sb := v.Sandbox(c.who.user, row.SandboxID)
+		sb := v.Sandbox(c.Caller.User, row.SandboxID)
 		sandboxes[row.SandboxID] = sb
 		if sb != nil {
 			placed = append(placed, sb)
 		}
 	}
-	keys := s.sandboxKeys(c.ctx(), placed)
-	statuses := s.executionStatuses(c.ctx(), rows, sandboxes, keys)
+	keys := s.sandboxKeys(c.Ctx(), placed)
+	statuses := s.executionStatuses(c.Ctx(), rows, sandboxes, keys)
 	bodies := make([]conversationBody, len(rows))
 	for i, row := range rows {
-		bodies[i] = newConversationBody(row, sandboxes[row.SandboxID], keys, s.linksFor(c.r))
+		bodies[i] = newConversationBody(row, sandboxes[row.SandboxID], keys, s.linksFor(c.Request))
 		if status, known := statuses[row.ID]; known {
 			bodies[i].ExecutionStatus = &status
 		}
-		bodies[i].Metrics = newMetricsBody(row, v.Settings(c.who.user))
+		bodies[i].Metrics = newMetricsBody(row, v.Settings(c.Caller.User))
 	}
 	return bodies
 }

@@ -16,6 +16,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -89,20 +90,20 @@ type conversationAgent struct {
 
 // agentOf finds the caller's conversation; nil if there is none.
 func (c *call) agentOf(id string, consistency cluster.Consistency) (*conversationAgent, error) {
-	v, err := c.viewWith(consistency)
+	v, err := c.ViewWith(consistency)
 	if err != nil {
 		return nil, err
 	}
-	row := v.Conversation(c.who.user, id)
+	row := v.Conversation(c.Caller.User, id)
 	if row == nil {
 		return nil, nil
 	}
-	a := &conversationAgent{server: c.server, row: row, sandbox: v.Sandbox(c.who.user, row.SandboxID)}
+	a := &conversationAgent{server: c.server, row: row, sandbox: v.Sandbox(c.Caller.User, row.SandboxID)}
 	if a.sandbox == nil || !proxy.IsServing(a.sandbox) {
 		return a, nil
 	}
-	requestInfoOf(c.r.Context()).Sandbox = a.sandbox.ID
-	entry, err := c.server.sandboxEntry(c.ctx(), a.sandbox)
+	request.InfoOf(c.Request.Context()).Sandbox = a.sandbox.ID
+	entry, err := c.server.sandboxEntry(c.Ctx(), a.sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +162,7 @@ func errOfAgent(err error) error {
 // agentOfPath finds the conversation of the path for a read, and refuses an unknown one.
 func (c *call) agentOfPath() (*conversationAgent, error) {
 	id := c.conversationID()
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	a, err := c.agentOf(id, c.consistency())
@@ -173,7 +174,7 @@ func (c *call) agentOfPath() (*conversationAgent, error) {
 
 // consistency is the one that a read asks for.
 func (c *call) consistency() cluster.Consistency {
-	if c.stale() {
+	if c.Stale() {
 		return cluster.Stale
 	}
 	return cluster.Linearizable
@@ -184,24 +185,24 @@ const defaultFile = "/workspace/project/PLAN.md"
 
 // handleConversationFile handles GET …/{conversation_id}/file: a JSON string with the file's text, ""
 // when there is none or the sandbox does not answer.
-func (s *Server) handleConversationFile(c *call) (answer, error) {
-	file := decode.OrZero(c.query.Text("file_path", fsm.MaxLine))
+func (s *Server) handleConversationFile(c *call) (response.Response, error) {
+	file := decode.OrZero(c.Query.Text("file_path", fsm.MaxLine))
 	file = cmp.Or(file, defaultFile)
 	a, err := c.agentOfPath()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if !a.serves() {
-		return ok("")
+		return response.OK("")
 	}
-	ctx, cancel := context.WithTimeout(c.ctx(), agentCallTime)
+	ctx, cancel := context.WithTimeout(c.Ctx(), agentCallTime)
 	defer cancel()
 	text, err := s.agents.Call(ctx, a.url, a.key,
 		AgentRequest{Method: http.MethodGet, Path: "/api/file/download?" + url.Values{"path": {file}}.Encode()})
 	if err != nil {
-		return ok("")
+		return response.OK("")
 	}
-	return ok(strings.ToValidUTF8(string(text), "\uFFFD"))
+	return response.OK(strings.ToValidUTF8(string(text), "\uFFFD"))
 }
 
 // gitChange is a file that a repository's working tree changes.
@@ -211,12 +212,12 @@ type gitChange struct {
 }
 
 // handleGitChanges handles GET …/{conversation_id}/git/changes.
-func (s *Server) handleGitChanges(c *call) (answer, error) {
+func (s *Server) handleGitChanges(c *call) (response.Response, error) {
 	var changes []gitChange
 	if err := c.git("/api/git/changes", &changes); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(wire.OrEmpty(changes))
+	return response.OK(wire.OrEmpty(changes))
 }
 
 // gitDiff is a file before and after, null where it did not exist.
@@ -226,29 +227,29 @@ type gitDiff struct {
 }
 
 // handleGitDiff handles GET …/{conversation_id}/git/diff.
-func (s *Server) handleGitDiff(c *call) (answer, error) {
+func (s *Server) handleGitDiff(c *call) (response.Response, error) {
 	var diff gitDiff
 	if err := c.git("/api/git/diff", &diff); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(diff)
+	return response.OK(diff)
 }
 
 // git passes a read of the git state on. Unlike a message it does not wake the sandbox.
 func (c *call) git(at string, out any) error {
 	id := c.conversationID()
 	q := url.Values{}
-	for _, file := range c.query.Required("path") {
+	for _, file := range c.Query.Required("path") {
 		if !path.IsAbs(file) || len(file) > fsm.MaxLine {
-			c.errs.Value([]string{"query", "path"}, "the path must be absolute and have at most 4096 bytes",
+			c.Problems.Value([]string{"query", "path"}, "the path must be absolute and have at most 4096 bytes",
 				decode.Echo(file, false))
 		}
 		q.Set("path", file)
 	}
-	if ref := c.query.Text("ref", fsm.MaxPath); decode.OrZero(ref) != "" {
+	if ref := c.Query.Text("ref", fsm.MaxPath); decode.OrZero(ref) != "" {
 		q.Set("ref", *ref)
 	}
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return err
 	}
 	a, err := c.agentOf(id, c.consistency())
@@ -260,69 +261,70 @@ func (c *call) git(at string, out any) error {
 	case a == nil || !a.serves():
 		return response.Error(http.StatusNotFound, "Conversation "+id+" is not reachable")
 	}
-	if err := a.call(c.ctx(), AgentRequest{Method: http.MethodGet, Path: at + "?" + q.Encode()}, out); err != nil {
+	if err := a.call(c.Ctx(), AgentRequest{Method: http.MethodGet, Path: at + "?" + q.Encode()}, out); err != nil {
 		return errOfAgent(err)
 	}
 	return nil
 }
 
 // handleSwitchACPModel handles POST …/{conversation_id}/switch_acp_model.
-func (s *Server) handleSwitchACPModel(c *call) (answer, error) {
-	id, o := c.conversationID(), c.object()
+func (s *Server) handleSwitchACPModel(c *call) (response.Response, error) {
+	id, o := c.conversationID(), c.Object()
 	model := o.MustText("model", fsm.MaxLine)
 	if o.Has("model") && o.Value("model") == "" {
 		o.Rule("model", "the model needs a name")
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if c.key != "" {
-		if _, found, err := c.recorded(); found || err != nil {
-			return answer{status: http.StatusOK, body: wire.Success{Success: true}}, err
+	if c.Key != "" {
+		if _, found, err := c.Recorded(); found || err != nil {
+			return response.Response{Status: http.StatusOK, Body: wire.Success{Success: true}}, err
 		}
 	}
 	a, err := c.agentOf(id, cluster.Linearizable)
 	switch {
 	case err != nil:
-		return answer{}, err
+		return response.Response{}, err
 	case a == nil:
-		return answer{}, errNoConversation()
+		return response.Response{}, errNoConversation()
 	case a.row.AgentKind != "acp":
-		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks no ACP: "+
+		return response.Response{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks no ACP: "+
 			"start a conversation with llm_model instead.")
 	case a.paused():
-		return answer{}, response.Error(http.StatusConflict, "Sandbox is paused; resume it before switching the model.")
+		return response.Response{}, response.Error(http.StatusConflict,
+			"Sandbox is paused; resume it before switching the model.")
 	case !a.serves():
-		return answer{}, response.Error(http.StatusConflict,
+		return response.Response{}, response.Error(http.StatusConflict,
 			fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
 	}
 	body, err := json.Marshal(map[string]string{"model": model})
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	err = a.call(c.ctx(), AgentRequest{
+	err = a.call(c.Ctx(), AgentRequest{
 		Method: http.MethodPost, Path: "/api/conversations/" + decode.Dashed(id) + "/switch_acp_model", Body: body,
 	}, nil)
 	var failed *AgentError
 	switch {
 	case err == nil:
 	case errors.As(err, &failed) && (failed.Status == http.StatusBadRequest || failed.Status == http.StatusConflict):
-		return answer{}, &response.HTTPError{
+		return response.Response{}, &response.HTTPError{
 			Status: failed.Status,
 			Text:   "The agent refused the model: " + failed.Detail,
 			Cause:  err,
 		}
 	case errors.Is(err, context.DeadlineExceeded):
-		return answer{}, &response.HTTPError{
+		return response.Response{}, &response.HTTPError{
 			Status: http.StatusGatewayTimeout,
 			Text:   "The agent server did not answer in time.",
 			Cause:  err,
 		}
 	default:
-		return answer{}, errOfAgent(err)
+		return response.Response{}, errOfAgent(err)
 	}
 	if err := s.noteContact(c, a.sandbox.ID, id); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }

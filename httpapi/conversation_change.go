@@ -9,6 +9,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -27,30 +28,30 @@ const maxTitle = 200
 
 // handleConversationUpdate handles PATCH /api/v1/app-conversations/{conversation_id}. It changes
 // the members that were sent; null clears one (API.md, "Conversations: change").
-func (s *Server) handleConversationUpdate(c *call) (answer, error) {
+func (s *Server) handleConversationUpdate(c *call) (response.Response, error) {
 	id := c.conversationID()
-	body := readConversationUpdate(c.object())
+	body := readConversationUpdate(c.Object())
 	body.ID = id
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if err := fsm.Validate(body); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	res, err := c.propose(body)
+	res, err := c.Propose(body)
 	if err != nil {
-		return answer{}, response.NotFoundAs(err, "unknown_app_conversation")
+		return response.Response{}, response.NotFoundAs(err, "unknown_app_conversation")
 	}
 	if res.Conversation == nil {
-		return answer{}, errEmptyResult(fsm.ConversationUpdate)
+		return response.Response{}, request.ErrEmptyResult(fsm.ConversationUpdate)
 	}
-	v, err := c.after()
+	v, err := c.After()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	b := s.newConversationBodies(c, v, []*fsm.Conversation{res.Conversation})[0]
-	b.SubConversationIDs = wire.OrEmpty(v.SubConversations(c.who.user, id))
-	return ok(b)
+	b.SubConversationIDs = wire.OrEmpty(v.SubConversations(c.Caller.User, id))
+	return response.OK(b)
 }
 
 func readConversationUpdate(o decode.Object) *fsm.ConversationUpdateBody {
@@ -104,13 +105,13 @@ func isBranch(s string) bool {
 // handleConversationDelete handles DELETE /api/v1/app-conversations/{conversation_id}. It also
 // deletes sub-conversations and start tasks. A sandbox without other conversations is deleted as
 // well, so its agent server need not be called.
-func (s *Server) handleConversationDelete(c *call) (answer, error) {
-	id, fine := decode.ParseUUID(c.params.ByName("conversation_id"))
+func (s *Server) handleConversationDelete(c *call) (response.Response, error) {
+	id, fine := decode.ParseUUID(c.Params.ByName("conversation_id"))
 	if !fine {
-		return answer{}, response.Error(http.StatusBadRequest, "Invalid conversation ID format")
+		return response.Response{}, response.Error(http.StatusBadRequest, "Invalid conversation ID format")
 	}
-	if _, err := c.propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true}); err != nil {
-		return answer{}, response.NotFoundAs(err, "Conversation not found")
+	if _, err := c.Propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true}); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }

@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 )
 
 const oneMessage = `{"content":[{"type":"text","text":"go on"}]}`
@@ -151,7 +152,7 @@ func TestMessage_MovesUpdatedAt(t *testing.T) {
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	_, conv, path, _ := h.talking()
 	row := func() *fsm.Conversation { return h.cluster.store.View().Conversation("alice", conv) }
-	for _, headers := range [][]string{nil, {headerIdempotencyKey, "k"}} {
+	for _, headers := range [][]string{nil, {request.HeaderIdempotencyKey, "k"}} {
 		before := row().UpdatedAt
 		h.do(h.alice, "POST", path, oneMessage, headers...).want(t, 200)
 		if got := row().UpdatedAt; !got.After(before) {
@@ -161,7 +162,7 @@ func TestMessage_MovesUpdatedAt(t *testing.T) {
 	// The message was delivered, so a failure to record its time is no error.
 	h.cluster.set(func(c *fakeCluster) { c.proposeErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 	h.do(h.alice, "POST", path, oneMessage).want(t, 200)
-	h.do(h.alice, "POST", path, oneMessage, headerIdempotencyKey, "other").want(t, 503)
+	h.do(h.alice, "POST", path, oneMessage, request.HeaderIdempotencyKey, "other").want(t, 503)
 }
 
 // awaitDesired waits for a sandbox's desired state.

@@ -32,38 +32,39 @@ type download struct {
 
 // handleDownload handles GET …/{conversation_id}/download: a zip with meta.json and a file for each
 // event. A conversation has one download at a time on a node.
-func (s *Server) handleDownload(c *call) (answer, error) {
+func (s *Server) handleDownload(c *call) (response.Response, error) {
 	a, err := c.agentOfPath()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if !a.serves() {
-		return answer{}, response.Error(http.StatusServiceUnavailable,
+		return response.Response{}, response.Error(http.StatusServiceUnavailable,
 			fmt.Sprintf("Sandbox is %s; its events can't be read now.", a.state()))
 	}
 	var n int
-	if err := a.call(c.ctx(), AgentRequest{Method: http.MethodGet, Path: a.events("/count", nil)}, &n); err != nil {
-		return answer{}, errOfAgent(err)
+	if err := a.call(c.Ctx(), AgentRequest{Method: http.MethodGet, Path: a.events("/count", nil)}, &n); err != nil {
+		return response.Response{}, errOfAgent(err)
 	}
 	if n > maxDownload {
-		return answer{}, response.Error(http.StatusRequestEntityTooLarge,
+		return response.Response{}, response.Error(http.StatusRequestEntityTooLarge,
 			fmt.Sprintf("The conversation has %d events, a download at most %d.", n, maxDownload))
 	}
-	shown := newConversationBody(a.row, a.sandbox, sandboxKeys{}, s.linksFor(c.r))
+	shown := newConversationBody(a.row, a.sandbox, sandboxKeys{}, s.linksFor(c.Request))
 	shown.SessionAPIKey, shown.ConversationURL = nil, nil
 	d := download{agent: a}
 	if d.meta, err = json.MarshalIndent(shown, "", " "); err != nil {
-		return answer{}, fmt.Errorf("encoding a conversation: %w", err)
+		return response.Response{}, fmt.Errorf("encoding a conversation: %w", err)
 	}
-	session, err := s.proxy.OpenLog(c.r.Context(), a.sandbox.ID, false)
+	session, err := s.proxy.OpenLog(c.Request.Context(), a.sandbox.ID, false)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if _, running := s.downloads.LoadOrStore(a.row.UserID+"/"+a.row.ID, true); running {
 		session.End()
-		return answer{}, response.Error(http.StatusConflict, "A download of this conversation is running: wait for its end.")
+		return response.Response{}, response.Error(http.StatusConflict,
+			"A download of this conversation is running: wait for its end.")
 	}
-	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error {
+	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
 		defer session.End()
 		defer s.downloads.Delete(a.row.UserID + "/" + a.row.ID)
 		ctx, cancel := context.WithTimeout(session.Context(), downloadTime)

@@ -18,54 +18,56 @@ import (
 
 // handleSwitchLLM handles POST …/{conversation_id}/switch_llm: the one way by which a conversation
 // goes to another server of models, and to another key. No key enters its sandbox.
-func (s *Server) handleSwitchLLM(c *call) (answer, error) {
-	id, o := c.conversationID(), c.object()
+func (s *Server) handleSwitchLLM(c *call) (response.Response, error) {
+	id, o := c.conversationID(), c.Object()
 	model := decode.OrZero(o.Text("llm_model", fsm.MaxLine))
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if c.key != "" {
-		if _, found, err := c.recorded(); found || err != nil {
-			return answer{status: http.StatusOK, body: wire.Success{Success: true}}, err
+	if c.Key != "" {
+		if _, found, err := c.Recorded(); found || err != nil {
+			return response.Response{Status: http.StatusOK, Body: wire.Success{Success: true}}, err
 		}
 	}
-	v, err := c.viewWith(cluster.Linearizable)
+	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	a, err := c.agentOf(id, cluster.Linearizable)
 	switch {
 	case err != nil:
-		return answer{}, err
+		return response.Response{}, err
 	case a == nil:
-		return answer{}, errNoConversation()
+		return response.Response{}, errNoConversation()
 	case !s.usesGateway(v):
-		return answer{}, response.Error(http.StatusBadRequest,
+		return response.Response{}, response.Error(http.StatusBadRequest,
 			"This installation hands keys of models to sandboxes: a conversation keeps the one that it began with. "+
 				"Start a new conversation.")
 	case a.row.AgentKind == fsm.AgentACP && model != "":
-		return answer{}, response.Error(http.StatusBadRequest, "The conversation's agent speaks ACP: leave llm_model out, "+
-			"and name its model with switch_acp_model.")
+		return response.Response{}, response.Error(http.StatusBadRequest,
+			"The conversation's agent speaks ACP: leave llm_model out, "+
+				"and name its model with switch_acp_model.")
 	case a.paused():
-		return answer{}, response.Error(http.StatusConflict, "Sandbox is paused; resume it before switching the model.")
+		return response.Response{}, response.Error(http.StatusConflict,
+			"Sandbox is paused; resume it before switching the model.")
 	case !a.serves():
-		return answer{}, response.Error(http.StatusConflict,
+		return response.Response{}, response.Error(http.StatusConflict,
 			fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
 	}
-	to, refused := v.EndpointForSwitch(c.who.user, model, c.now)
+	to, refused := v.EndpointForSwitch(c.Caller.User, model, c.Now)
 	if refused != nil {
-		return answer{}, refused
+		return response.Response{}, refused
 	}
 	// The agent first: what is recorded under an Idempotency-Key has been done.
 	if a.row.AgentKind != fsm.AgentACP && to.Model != "" {
-		if err := a.switchModel(c.ctx(), id, to.Model); err != nil {
-			return answer{}, err
+		if err := a.switchModel(c.Ctx(), id, to.Model); err != nil {
+			return response.Response{}, err
 		}
 	}
-	if _, err := c.propose(&fsm.ConversationSwitchLLMBody{ID: id, Model: model}); err != nil {
-		return answer{}, response.NotFoundAs(err, "Conversation not found")
+	if _, err := c.Propose(&fsm.ConversationSwitchLLMBody{ID: id, Model: model}); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }
 
 // usesGateway reports whether sandboxes reach models through the gateway.

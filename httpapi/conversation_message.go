@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -21,45 +22,45 @@ type sentBody struct {
 	Message       *string          `json:"message"`
 }
 
-func sent() (answer, error) {
-	return ok(sentBody{Success: true, SandboxStatus: fsm.SandboxRunning})
+func sent() (response.Response, error) {
+	return response.OK(sentBody{Success: true, SandboxStatus: fsm.SandboxRunning})
 }
 
 // handleSendMessage handles POST /api/v1/app-conversations/{conversation_id}/send-message. A
 // message wakes a paused sandbox. A repeated Idempotency-Key does not deliver a message again that
 // was reported as delivered.
-func (s *Server) handleSendMessage(c *call) (answer, error) {
+func (s *Server) handleSendMessage(c *call) (response.Response, error) {
 	id := c.conversationID()
-	msg := readSentMessage(c.object().Masked())
-	if err := c.check(); err != nil {
-		return answer{}, err
+	msg := readSentMessage(c.Object().Masked())
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if c.key != "" {
-		if _, found, err := c.recorded(); found || err != nil {
+	if c.Key != "" {
+		if _, found, err := c.Recorded(); found || err != nil {
 			if err != nil {
-				return answer{}, err
+				return response.Response{}, err
 			}
 			return sent()
 		}
 	}
-	v, err := c.viewWith(cluster.Linearizable)
+	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	row := v.Conversation(c.who.user, id)
+	row := v.Conversation(c.Caller.User, id)
 	if row == nil {
-		return answer{}, errNoConversation()
+		return response.Response{}, errNoConversation()
 	}
-	sb := v.Sandbox(c.who.user, row.SandboxID)
+	sb := v.Sandbox(c.Caller.User, row.SandboxID)
 	if err := s.canReceive(sb); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	requestInfoOf(c.r.Context()).Sandbox = sb.ID
+	request.InfoOf(c.Request.Context()).Sandbox = sb.ID
 	if err := s.deliver(c, sb, id, msg); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if err := s.noteContact(c, sb.ID, id); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	return sent()
 }
@@ -68,12 +69,12 @@ func (s *Server) handleSendMessage(c *call) (answer, error) {
 // did what was asked. It must not fail because the client has left, the wake used up the deadline or
 // the API key was revoked: a retry would deliver the message again.
 func (s *Server) noteContact(c *call, sandbox, id string) error {
-	c.renew()
-	c.who.credential = fsm.Credential{}
-	_, err := c.propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: sandbox, At: c.now, Conversation: id}}})
+	c.Renew()
+	c.Caller.Credential = fsm.Credential{}
+	_, err := c.Propose(&fsm.SandboxTouchBody{Touches: []fsm.Touch{{ID: sandbox, At: c.Now, Conversation: id}}})
 	switch {
 	case err == nil:
-	case c.key != "":
+	case c.Key != "":
 		return errors.Join(fsm.Errorf(fsm.CodeOutcomeUnknown, "remembering the Idempotency-Key"), err)
 	default:
 		// It was delivered: after an error the client would send it again.
@@ -121,9 +122,9 @@ func (s *Server) canReceive(sb *fsm.Sandbox) error {
 // agent server.
 func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) error {
 	// A wake has its own timeout, so that the message still has time.
-	ctx, cancel := context.WithTimeout(c.r.Context(), s.cfg.Proxy.StartWait+s.cfg.RequestTimeout)
+	ctx, cancel := context.WithTimeout(c.Request.Context(), s.cfg.Proxy.StartWait+s.cfg.RequestTimeout)
 	defer cancel()
-	up, err := s.proxy.Serving(ctx, sb, c.who.credential, s.cfg.Proxy.Wake)
+	up, err := s.proxy.Serving(ctx, sb, c.Caller.Credential, s.cfg.Proxy.Wake)
 	var refused *response.HTTPError
 	switch {
 	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
@@ -159,17 +160,17 @@ func (s *Server) deliver(c *call, sb *fsm.Sandbox, id string, msg fsm.Message) e
 // Idempotency-Key. It is a function of the user, the key and the request: requests that are sent
 // twice at once, and one that is repeated after its record was lost, deliver one message.
 func (c *call) eventID() string {
-	if c.key == "" {
+	if c.Key == "" {
 		return ""
 	}
-	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(c.commandID()+"\n"+c.fingerprint())).String()
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(c.CommandID()+"\n"+c.Fingerprint())).String()
 }
 
 func (c *call) conversationID() string {
-	text := c.params.ByName("conversation_id")
+	text := c.Params.ByName("conversation_id")
 	hex, f := decode.ToUUID(text)
 	if f != nil {
-		c.errs.Add(f.Type, []string{"path", "conversation_id"}, f.Message, decode.Echo(text, false), f.Context)
+		c.Problems.Add(f.Type, []string{"path", "conversation_id"}, f.Message, decode.Echo(text, false), f.Context)
 	}
 	return hex
 }

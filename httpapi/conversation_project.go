@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -24,19 +25,19 @@ type skillsBody struct {
 }
 
 // handleSkills handles GET …/{conversation_id}/skills: none while the sandbox does not run.
-func (s *Server) handleSkills(c *call) (answer, error) {
+func (s *Server) handleSkills(c *call) (response.Response, error) {
 	a, err := c.agentOfPath()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	found := skillsBody{Skills: []skillBody{}}
 	if !a.serves() {
-		return ok(found)
+		return response.OK(found)
 	}
-	err = a.callForProject(c.ctx(), "/api/skills",
+	err = a.callForProject(c.Ctx(), "/api/skills",
 		map[string]any{"load_public": false, "load_user": true, "load_project": true, "load_org": false}, &found)
 	if err != nil {
-		return answer{}, errOfAgent(err)
+		return response.Response{}, errOfAgent(err)
 	}
 	found.Skills = wire.OrEmpty(found.Skills)
 	for i := range found.Skills {
@@ -50,7 +51,7 @@ func (s *Server) handleSkills(c *call) (answer, error) {
 			one.Type = "repo"
 		}
 	}
-	return ok(found)
+	return response.OK(found)
 }
 
 // The hooks of a conversation's project.
@@ -90,25 +91,25 @@ func hookEvents() []string {
 }
 
 // handleHooks handles GET …/{conversation_id}/hooks: none while the sandbox does not run.
-func (s *Server) handleHooks(c *call) (answer, error) {
+func (s *Server) handleHooks(c *call) (response.Response, error) {
 	a, err := c.agentOfPath()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	body := hooksBody{Hooks: []hookEvent{}}
 	if !a.serves() {
-		return ok(body)
+		return response.OK(body)
 	}
 	var found struct {
 		Config map[string]json.RawMessage `json:"hook_config"`
 	}
-	if err := a.callForProject(c.ctx(), "/api/hooks", map[string]any{}, &found); err != nil {
-		return answer{}, errOfAgent(err)
+	if err := a.callForProject(c.Ctx(), "/api/hooks", map[string]any{}, &found); err != nil {
+		return response.Response{}, errOfAgent(err)
 	}
 	for _, name := range hookEvents() {
 		var matchers []hookMatcher
 		if doc := found.Config[name]; len(doc) > 0 && json.Unmarshal(doc, &matchers) != nil {
-			return answer{}, errOfAgent(errBadAgentAnswer)
+			return response.Response{}, errOfAgent(errBadAgentAnswer)
 		}
 		for i := range matchers {
 			matchers[i].Hooks = wire.OrEmpty(matchers[i].Hooks)
@@ -117,7 +118,7 @@ func (s *Server) handleHooks(c *call) (answer, error) {
 			body.Hooks = append(body.Hooks, hookEvent{EventType: name, Matchers: matchers})
 		}
 	}
-	return ok(body)
+	return response.OK(body)
 }
 
 // callForProject posts body and the conversation's directory, which the agent server says.

@@ -16,6 +16,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -124,11 +125,11 @@ func TestReads_ConsistencyIsTheClients(t *testing.T) {
 	h.cluster.set(func(c *fakeCluster) { c.behind = v })
 	h.do(h.alice, "POST", "/api/settings", "{}").want(t, 200)
 	h.do(h.alice, "GET", "/api/settings", "").want(t, 200)
-	h.do(h.alice, "GET", "/api/settings", "", headerConsistency, "stale").want(t, 404)
+	h.do(h.alice, "GET", "/api/settings", "", request.HeaderConsistency, "stale").want(t, 404)
 	h.do(h.alice, "GET", "/api/settings?stale", "").want(t, 404)
 	h.do(h.alice, "GET", "/api/settings?stale=true", "").want(t, 404)
 	h.do(h.alice, "GET", "/api/settings?stale=false", "").want(t, 200)
-	h.do(h.alice, "GET", "/api/settings", "", headerConsistency, "linearizable").want(t, 200)
+	h.do(h.alice, "GET", "/api/settings", "", request.HeaderConsistency, "linearizable").want(t, 200)
 	h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
 	res := h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 503)
 	if res.header.Get("Retry-After") != "1" {

@@ -4,40 +4,42 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // stageToken adds a git token to the secrets to write, if there is one, and sets the reference.
-func stageToken(w *secretWrites, user string, t git.Token, p *fsm.Provider) {
+func stageToken(w *request.SecretWrites, user string, t git.Token, p *fsm.Provider) {
 	if t.Value != "" {
-		w.add(fsm.ProviderPath(user, t.Provider), "token", t.Value, &p.Ref)
+		w.Add(fsm.ProviderPath(user, t.Provider), "token", t.Value, &p.Ref)
 	}
 }
 
 // handleProvidersReplace handles POST /api/add-git-providers.
-func (s *Server) handleProvidersReplace(c *call) (answer, error) {
-	o := c.object()
+func (s *Server) handleProvidersReplace(c *call) (response.Response, error) {
+	o := c.Object()
 	readMCPConfig(o) // validated only
 	tokens := git.ReadTokens(o)
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		v, err := c.viewWith(cluster.Linearizable)
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		v, err := c.ViewWith(cluster.Linearizable)
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
-		if err := s.sharedNow().git.Tokens(c.ctx(), v.Providers(c.who.user), tokens); err != nil {
-			return nil, secretWrites{}, err
+		if err := s.sharedNow().git.Tokens(c.Ctx(), v.Providers(c.Caller.User), tokens); err != nil {
+			return nil, request.SecretWrites{}, err
 		}
-		var writes secretWrites
+		var writes request.SecretWrites
 		body := &fsm.ProvidersReplaceBody{Providers: make([]fsm.Provider, len(tokens))}
 		for i, t := range tokens {
-			body.Providers[i] = t.Row(c.who.user)
-			stageToken(&writes, c.who.user, t, &body.Providers[i])
+			body.Providers[i] = t.Row(c.Caller.User)
+			stageToken(&writes, c.Caller.User, t, &body.Providers[i])
 		}
 		return body, writes, nil
-	}, func(fsm.Result) (answer, error) {
-		return ok(wire.Message{Message: "Git providers stored"})
+	}, func(fsm.Result) (response.Response, error) {
+		return response.OK(wire.Message{Message: "Git providers stored"})
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -407,3 +408,5 @@ func firstErr(errs ...error) error {
 	}
 	return nil
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -15,14 +15,14 @@ import (
 )
 
 // handleAlive handles GET /alive: the process responds.
-func (s *Server) handleAlive(*call) (answer, error) {
-	return ok(struct {
+func (s *Server) handleAlive(*call) (response.Response, error) {
+	return response.OK(struct {
 		Status string `json:"status"`
 	}{"ok"})
 }
 
 // handleHealth handles GET /health. As upstream, the body is a JSON string.
-func (s *Server) handleHealth(*call) (answer, error) { return ok("OK") }
+func (s *Server) handleHealth(*call) (response.Response, error) { return response.OK("OK") }
 
 // The modes of /ready: what a node is to serve.
 const (
@@ -34,11 +34,11 @@ const (
 // handleReady handles GET /ready: 503 with the reason while this node can't serve the mode's
 // requests. During a hold the response has the header X-Bivouac-Hold, with expired certificates
 // X-Bivouac-Expired; neither makes a node unready.
-func (s *Server) handleReady(c *call) (answer, error) {
-	mode := c.query.Enum("mode", readyWrite, []string{readyWrite, readyStale, readyProxy})
-	status := c.query.Enum("refuse", "503", []string{"503", "404"})
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleReady(c *call) (response.Response, error) {
+	mode := c.Query.Enum("mode", readyWrite, []string{readyWrite, readyStale, readyProxy})
+	status := c.Query.Enum("refuse", "503", []string{"503", "404"})
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if err := s.ready(mode); err != nil {
 		refusal := &response.HTTPError{
@@ -50,15 +50,15 @@ func (s *Server) handleReady(c *call) (answer, error) {
 		if status == "404" { // for HAProxy: nothing new, what is open goes on
 			refusal.Status = http.StatusNotFound
 		}
-		return answer{}, refusal
+		return response.Response{}, refusal
 	}
-	v, err := c.viewWith(cluster.Stale)
-	return answer{stream: func(w http.ResponseWriter) error {
+	v, err := c.ViewWith(cluster.Stale)
+	return response.Response{Stream: func(w http.ResponseWriter) error {
 		if err == nil && v.Hold() != nil {
 			w.Header().Set("X-Bivouac-Hold", "true")
 		}
 		if s.cfg.Expired != nil {
-			if names := s.cfg.Expired(c.now); len(names) > 0 {
+			if names := s.cfg.Expired(c.Now); len(names) > 0 {
 				w.Header().Set("X-Bivouac-Expired", strings.Join(names, ", "))
 			}
 		}
@@ -109,26 +109,26 @@ type resources struct {
 }
 
 // handleServerInfo handles GET /server_info. Values that the system does not report are zero.
-func (s *Server) handleServerInfo(c *call) (answer, error) {
+func (s *Server) handleServerInfo(c *call) (response.Response, error) {
 	info := serverInfo{
-		Uptime:   c.now.Sub(s.started).Seconds(),
-		IdleTime: c.now.Sub(time.Unix(0, s.lastRequest.Load())).Seconds(),
+		Uptime:   c.Now.Sub(s.started).Seconds(),
+		IdleTime: c.Now.Sub(time.Unix(0, s.lastRequest.Load())).Seconds(),
 	}
-	if p, err := process.NewProcessWithContext(c.ctx(), int32(os.Getpid())); err == nil {
-		info.Resources.CPUPercent, _ = p.CPUPercentWithContext(c.ctx())
-		if m, err := p.MemoryInfoWithContext(c.ctx()); err == nil {
+	if p, err := process.NewProcessWithContext(c.Ctx(), int32(os.Getpid())); err == nil {
+		info.Resources.CPUPercent, _ = p.CPUPercentWithContext(c.Ctx())
+		if m, err := p.MemoryInfoWithContext(c.Ctx()); err == nil {
 			info.Resources.Memory.RSS, info.Resources.Memory.VMS = m.RSS, m.VMS
 		}
-		info.Resources.Memory.Percent, _ = p.MemoryPercentWithContext(c.ctx())
-		if io, err := p.IOCountersWithContext(c.ctx()); err == nil {
+		info.Resources.Memory.Percent, _ = p.MemoryPercentWithContext(c.Ctx())
+		if io, err := p.IOCountersWithContext(c.Ctx()); err == nil {
 			info.Resources.IO.ReadBytes, info.Resources.IO.WriteBytes = io.ReadBytes, io.WriteBytes
 		}
 	}
-	if d, err := disk.UsageWithContext(c.ctx(), "/"); err == nil {
+	if d, err := disk.UsageWithContext(c.Ctx(), "/"); err == nil {
 		info.Resources.Disk.Total, info.Resources.Disk.Used = d.Total, d.Used
 		info.Resources.Disk.Free, info.Resources.Disk.Percent = d.Free, d.UsedPercent
 	}
-	return ok(info)
+	return response.OK(info)
 }
 
 // serveMetrics handles GET /metrics, in Prometheus's text format.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -19,7 +20,7 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name := hostName(r.Host); !isLoopbackName(name) && !slices.Contains(s.cfg.Hosts, name) {
-			requestInfoOf(r.Context()).Counted = true
+			request.InfoOf(r.Context()).Counted = true
 			err := response.Error(http.StatusMisdirectedRequest,
 				"This server has another name: use localhost, or let it answer this one (bivouac dev --allow-host)")
 			response.FailureOf(err, response.FormatDetail, "").Write(w)

@@ -15,39 +15,40 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/legacy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // handleV0Start handles POST /api/conversations.
-func (s *Server) handleV0Start(c *call) (answer, error) {
-	o := c.object()
-	request, wished := legacy.ReadStart(o, c.who.bearer)
-	in := startInput{request: request, secrets: startSecrets{MCPConfig: readMCPConfig(o)}, join: wished != nil}
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleV0Start(c *call) (response.Response, error) {
+	o := c.Object()
+	start, wished := legacy.ReadStart(o, c.Caller.Bearer)
+	in := startInput{request: start, secrets: startSecrets{MCPConfig: readMCPConfig(o)}, join: wished != nil}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if wished != nil {
 		if err := legacy.CheckID(*wished); err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
-		in.conversation, in.v0ID = legacy.MapID(c.who.user, *wished)
+		in.conversation, in.v0ID = legacy.MapID(c.Caller.User, *wished)
 	}
 	made := "" // the task of this start, "" for a request that an Idempotency-Key repeats
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		v, err := c.viewWith(cluster.Linearizable)
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		v, err := c.ViewWith(cluster.Linearizable)
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
-		if err := legacy.CheckSettings(v.Settings(c.who.user)); err != nil {
-			return nil, secretWrites{}, err
+		if err := legacy.CheckSettings(v.Settings(c.Caller.User)); err != nil {
+			return nil, request.SecretWrites{}, err
 		}
-		if err := s.sharedNow().git.Repository(c.ctx(), v.Providers(c.who.user), &in.request); err != nil {
-			return nil, secretWrites{}, err
+		if err := s.sharedNow().git.Repository(c.Ctx(), v.Providers(c.Caller.User), &in.request); err != nil {
+			return nil, request.SecretWrites{}, err
 		}
-		if !in.joins(v, c.who.user) {
-			err := c.admitted(v, func(v *fsm.View) *fsm.Error { return v.StartAdmission(c.who.user, &in.request, c.now) })
+		if !in.joins(v, c.Caller.User) {
+			err := c.admitted(v, func(v *fsm.View) *fsm.Error { return v.StartAdmission(c.Caller.User, &in.request, c.Now) })
 			if err != nil {
-				return nil, secretWrites{}, err
+				return nil, request.SecretWrites{}, err
 			}
 		}
 		stored := in
@@ -56,14 +57,14 @@ func (s *Server) handleV0Start(c *call) (answer, error) {
 		if len(in.v0ID) > fsm.MaxCommandID && !v.Active(fsm.VersionCharacters) {
 			stored.v0ID = ""
 		}
-		body, writes, err := stored.command(c.who.user)
+		body, writes, err := stored.command(c.Caller.User)
 		if err == nil {
 			made = body.ID
 		}
 		return body, writes, err
-	}, func(res fsm.Result) (answer, error) {
+	}, func(res fsm.Result) (response.Response, error) {
 		if err := c.joinWithMessage(in, res, made); err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 		return newV0Start(in, res)
 	})
@@ -78,11 +79,11 @@ func (c *call) joinWithMessage(in startInput, res fsm.Result, made string) error
 	if res.StartTask == nil {
 		return errReady()
 	}
-	v, err := c.after()
+	v, err := c.After()
 	if err != nil {
 		return err
 	}
-	task := v.StartTask(c.who.user, res.StartTask.ID)
+	task := v.StartTask(c.Caller.User, res.StartTask.ID)
 	message := *in.request.InitialMessage
 	switch {
 	case task == nil || task.Done():
@@ -107,18 +108,18 @@ func (c *call) queueJoined(task *fsm.StartTask, message fsm.Message) error {
 	}
 	made := uuid.NewSHA1(uuid.NameSpaceOID, append([]byte(task.ID), text...))
 	id := hex.EncodeToString(made[:])
-	cmd := c.command(&fsm.StartTaskQueueBody{ID: task.ID, Message: fsm.PendingMessage{ID: id, Message: message}})
+	cmd := c.Command(&fsm.StartTaskQueueBody{ID: task.ID, Message: fsm.PendingMessage{ID: id, Message: message}})
 	sum := sha256.Sum256([]byte(cmd.ID + " joins")) // the start has the key's own id
 	cmd.ID = "idem#" + hex.EncodeToString(sum[:])
-	_, err = c.server.cluster.Propose(c.ctx(), cmd)
+	_, err = c.server.cluster.Propose(c.Ctx(), cmd)
 	if fsm.CodeOf(err) != fsm.CodeConflict {
 		return err
 	}
-	v, viewErr := c.after()
+	v, viewErr := c.After()
 	if viewErr != nil {
 		return viewErr
 	}
-	now := v.StartTask(c.who.user, task.ID)
+	now := v.StartTask(c.Caller.User, task.ID)
 	if now == nil || !slices.ContainsFunc(now.Pending, func(m fsm.PendingMessage) bool { return m.ID == id }) {
 		return errReady()
 	}
@@ -142,13 +143,13 @@ func (in startInput) joins(v *fsm.View, user string) bool {
 
 // newV0Start returns the id of the started or joined conversation. A joined conversation without a
 // start task has the requested id.
-func newV0Start(in startInput, res fsm.Result) (answer, error) {
+func newV0Start(in startInput, res fsm.Result) (response.Response, error) {
 	id := cmp.Or(in.v0ID, in.conversation)
 	if id == "" {
 		if res.StartTask == nil {
-			return answer{}, errEmptyResult(fsm.StartTaskCreate)
+			return response.Response{}, request.ErrEmptyResult(fsm.StartTaskCreate)
 		}
 		id = res.StartTask.ConversationID
 	}
-	return ok(legacy.NewStartBody(id))
+	return response.OK(legacy.NewStartBody(id))
 }

@@ -7,6 +7,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -164,7 +165,7 @@ func TestV0Start_JoinKeepsTheMessage(t *testing.T) {
 	start := func(text, key string) reply {
 		headers := []string{}
 		if key != "" {
-			headers = []string{headerIdempotencyKey, key}
+			headers = []string{request.HeaderIdempotencyKey, key}
 		}
 		return h.do(h.alice, "POST", "/api/conversations", sprint(`{"conversation_id":"talk","initial_user_msg":%q}`, text),
 			headers...)

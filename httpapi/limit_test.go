@@ -285,7 +285,7 @@ func TestLimit_RefusedByApplyLeavesNoSecrets(t *testing.T) {
 	h.cluster.set(func(c *fakeCluster) { c.behind = empty })
 	h.do(h.alice, "POST", pathSandboxes, "").refused(t, "user_running_sandboxes")
 	h.do(h.alice, "POST", pathConversations, `{"secrets":{"A":"b"}}`).refused(t, "user_running_sandboxes")
-	h.server.discards.Wait()
+	h.server.calls.Wait()
 	if got := h.secrets.paths(); cmp.Diff(stored, got) != "" {
 		t.Fatalf("secrets are left: %v, before %v", got, stored)
 	}
@@ -296,7 +296,7 @@ func TestClaim_LeavesNoKeyBehind(t *testing.T) {
 	h := newHarness(t).withSpec()
 	member := h.warm(1)[0]
 	h.createSandbox(h.alice)
-	h.server.discards.Wait()
+	h.server.calls.Wait()
 	if got := h.secrets.paths(); cmp.Diff([]string{fsm.SandboxKeyPath(member)}, got) != "" {
 		t.Fatalf("there are secrets at %v", got)
 	}

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,20 +20,10 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/httpapi/response"
 )
-
-type requestInfoKey struct{}
-
-// requestInfoOf returns the request's entry in the access log. Without an access log it returns an
-// unused one.
-func requestInfoOf(ctx context.Context) *proxy.RequestInfo {
-	if ex, ok := ctx.Value(requestInfoKey{}).(*proxy.RequestInfo); ok {
-		return ex
-	}
-	return &proxy.RequestInfo{}
-}
 
 // recorder records the status and adds X-Bivouac-Index if the handler did not.
 type recorder struct {
@@ -118,7 +107,7 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 		defer s.metrics.inFlight.Dec()
 		// Aborted requests are logged too.
 		defer func() { s.finish(rec, r, ex, time.Since(start)) }()
-		ctx := context.WithValue(requestid.With(r.Context(), ex.ID), requestInfoKey{}, ex)
+		ctx := request.WithInfo(requestid.With(r.Context(), ex.ID), ex)
 		s.guard(next, rec, r.WithContext(ctx), ex)
 	})
 }

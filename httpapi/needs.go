@@ -7,17 +7,14 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // Cluster reads and changes the replicated state. *cluster.Node implements it. Every method is safe
 // for concurrent use and fails with an *fsm.Error.
 type Cluster interface {
-	// Propose returns once this node's own store has applied the command, or with the reason why
-	// not. After CodeOutcomeUnknown the command may still apply.
-	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
-	// View returns a read-only view. A stale one neither waits for a leader nor fails without one.
-	View(ctx context.Context, c cluster.Consistency) (*fsm.View, error)
+	request.Cluster
 	// Status is the cluster as this node sees it.
 	Status() cluster.Status
 	// Ready returns nil when this node can serve writes and linearizable reads, ReadyStale when it
@@ -72,18 +69,6 @@ type Membership interface {
 	// SetProtocol raises the protocol version for good. It is refused while a member does not know
 	// the version or does not answer.
 	SetProtocol(ctx context.Context, version int) error
-}
-
-// Secrets stores secret values. cmd adapts package secrets. A sealed or unavailable store is an
-// *fsm.Error with CodeSecretStore.
-type Secrets interface {
-	// Write stores a new version of the entry at path and returns a reference to it.
-	Write(ctx context.Context, path string, data map[string]string) (fsm.SecretRef, error)
-	// Read returns one version, which never changes. A version that no longer exists is
-	// CodeNotFound.
-	Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
-	// Delete removes the entry with all its versions. A missing entry is no error.
-	Delete(ctx context.Context, path string) error
 }
 
 // Logs reads the logs of sandboxes' tasks. cmd adapts the runner.

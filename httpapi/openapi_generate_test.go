@@ -18,6 +18,8 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -74,7 +76,7 @@ type descriptionWriter struct {
 	t       *testing.T
 	notes   notes
 	reads   map[string]*decode.Reads
-	answers map[string]answer
+	answers map[string]response.Response
 	used    map[string]bool // the notes that changed something
 	parts   struct{ schemas, parameters schema }
 }
@@ -85,7 +87,7 @@ func unseen() map[string]any {
 	return map[string]any{
 		"conversation.search": wire.Page[conversationBody]{}, "conversation.list": []*conversationBody{},
 		"start_task.get": []*startTaskBody{}, "start_task.search": wire.Page[startTaskBody]{},
-		"spec.pool": wire.Success{}, "sandbox.secret": plainText(""), "webhook.conversation": wire.Success{},
+		"spec.pool": wire.Success{}, "sandbox.secret": response.PlainText(""), "webhook.conversation": wire.Success{},
 		"user.configure": wire.User{}, "user.disable": wire.User{}, "user.enable": wire.User{},
 		"user.delete": wire.Success{}, "hold.release": wire.Success{}, "orphan.restore": wire.RestoredSandbox{},
 		"orphan.delete": wire.Success{}, "ready": "", "client.list": wire.Page[wire.Client]{},
@@ -125,29 +127,32 @@ func record(t *testing.T, r route, picks map[string]string) *decode.Reads {
 		return reads
 	}
 	h, req, params := world(t, &r)
-	c := &call{server: h.server, route: &r, r: req, params: params, errs: &decode.Problems{Reads: reads}}
-	c.query = decode.Query{Problems: c.errs}
+	c := &call{Call: request.New(h.server.calls, req, params), server: h.server}
+	c.Problems.Reads, c.Query = reads, decode.Query{Problems: c.Problems}
+	if r.access == operator {
+		c.Restrict(&r.members)
+	}
 	_, _ = r.handle(h.server, c) // ends at its check
 	return reads
 }
 
 // observe returns a route's answer to a valid request.
-func observe(t *testing.T, r route) (out answer) {
+func observe(t *testing.T, r route) (out response.Response) {
 	if body := unseen()[r.name]; body != nil || r.handle == nil {
-		return answer{status: http.StatusOK, body: body}
+		return response.Response{Status: http.StatusOK, Body: body}
 	}
 	h, req, _ := world(t, &r)
 	handle := r.handle
-	r.handle = func(s *Server, c *call) (answer, error) {
+	r.handle = func(s *Server, c *call) (response.Response, error) {
 		a, err := handle(s, c)
 		out = a
 		return a, err
 	}
 	h.server.accessLog(newRouter(h.server.dispatch, []route{r})).ServeHTTP(httptest.NewRecorder(), req)
-	if out.body == nil && out.stream == nil {
+	if out.Body == nil && out.Stream == nil {
 		t.Errorf("%s did not answer the sample request: unseen needs its answer", r.name)
 	}
-	out.status = cmp.Or(out.status, http.StatusOK)
+	out.Status = cmp.Or(out.Status, http.StatusOK)
 	return out
 }
 
@@ -155,7 +160,7 @@ func observe(t *testing.T, r route) (out answer) {
 func generate(t *testing.T, from notes) []byte {
 	d := &descriptionWriter{
 		schemas: newSchemas(t), t: t, notes: from, used: map[string]bool{},
-		reads: map[string]*decode.Reads{}, answers: map[string]answer{},
+		reads: map[string]*decode.Reads{}, answers: map[string]response.Response{},
 	}
 	d.parts.schemas, d.parts.parameters = schema{}, schema{}
 	all := routes()
@@ -205,7 +210,7 @@ func generate(t *testing.T, from notes) []byte {
 func (d *descriptionWriter) components() {
 	found := map[string]reflect.Type{}
 	for _, name := range slices.Sorted(maps.Keys(d.answers)) {
-		reach(reflect.TypeOf(d.answers[name].body), found)
+		reach(reflect.TypeOf(d.answers[name].Body), found)
 	}
 	names := slices.Sorted(maps.Keys(d.notes.Schemas))
 	for _, name := range names {

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // operation describes a route.
@@ -61,15 +64,15 @@ func security(r route) []any {
 func (d *descriptionWriter) responses(r route, n operationNotes) schema {
 	a := d.answers[r.name]
 	media, body := typeJSON, schema{"type": "string"}
-	switch _, text := a.body.(plainText); {
+	switch _, text := a.Body.(response.PlainText); {
 	case n.Media == "" && !text:
-		body = d.inAnswer(r, reflect.TypeOf(a.body))
+		body = d.inAnswer(r, reflect.TypeOf(a.Body))
 	case n.Media == "" || strings.HasPrefix(n.Media, "text/"):
 		media = "text/plain"
 	default:
 		media, body["format"] = n.Media, "binary"
 	}
-	out := schema{strconv.Itoa(a.status): described(cmp.Or(n.Done, "Done."), media, body)}
+	out := schema{strconv.Itoa(a.Status): described(cmp.Or(n.Done, "Done."), media, body)}
 	also := map[string]any{}
 	if r.access != open {
 		also["401"], also["422"], also["429"], also["503"] = "Unauthorized", "Invalid", "TooMany", "Away"
@@ -173,14 +176,14 @@ func (d *descriptionWriter) parametersOf(r route) (out []any) {
 	if r.method == http.MethodGet && (r.access == user || r.access == operator) && !ofNode {
 		out = append(out,
 			d.parameter(r, "stale", schema{"name": "stale", "in": "query", "schema": schema{"type": "boolean"}}),
-			d.parameter(r, headerConsistency, schema{
-				"name": headerConsistency, "in": "header", "schema": schema{"type": "string", "enum": []any{"stale"}},
+			d.parameter(r, request.HeaderConsistency, schema{
+				"name": request.HeaderConsistency, "in": "header", "schema": schema{"type": "string", "enum": []any{"stale"}},
 			}))
 	}
 	if r.method == http.MethodPost && !r.upload {
-		out = append(out, d.parameter(r, headerIdempotencyKey, schema{
-			"name": headerIdempotencyKey, "in": "header",
-			"schema": schema{"type": "string", "minLength": 1, "maxLength": maxIdempotencyKey},
+		out = append(out, d.parameter(r, request.HeaderIdempotencyKey, schema{
+			"name": request.HeaderIdempotencyKey, "in": "header",
+			"schema": schema{"type": "string", "minLength": 1, "maxLength": request.MaxIdempotencyKey},
 		}))
 	}
 	return out
@@ -242,7 +245,7 @@ func (d *descriptionWriter) withConstants(v any) any {
 	return v
 }
 
-var constantName = regexp.MustCompile(`^(fsm|cluster|httpapi|decode|legacy|git)\.[A-Za-z]+$`)
+var constantName = regexp.MustCompile(`^(fsm|cluster|httpapi|request|decode|legacy|git)\.[A-Za-z]+$`)
 
 // changeFields changes members of a schema in place.
 func (d *descriptionWriter) changeFields(where string, into schema, changes map[string]schema) {

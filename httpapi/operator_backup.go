@@ -10,18 +10,18 @@ import (
 
 // handleBackupList handles GET /api/v1/operator/backups: the backups in this node's directory and
 // the newest one that the cluster has recorded. It works without a leader.
-func (s *Server) handleBackupList(c *call) (answer, error) {
+func (s *Server) handleBackupList(c *call) (response.Response, error) {
 	if s.cfg.Backups == nil {
-		return answer{}, response.Error(http.StatusNotFound, "This node makes no backups: "+
+		return response.Response{}, response.Error(http.StatusNotFound, "This node makes no backups: "+
 			"its configuration has no backup block")
 	}
-	if err := c.confirmIfLed(); err != nil {
-		return answer{}, err
+	if err := c.ConfirmIfLed(); err != nil {
+		return response.Response{}, err
 	}
-	report, err := s.cfg.Backups.Backups(c.ctx())
+	report, err := s.cfg.Backups.Backups(c.Ctx())
 	if err != nil {
-		return answer{}, fmt.Errorf("listing backups: %w", err)
+		return response.Response{}, fmt.Errorf("listing backups: %w", err)
 	}
 	report.Files = wire.OrEmpty(report.Files)
-	return ok(report)
+	return response.OK(report)
 }

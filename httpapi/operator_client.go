@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -63,7 +64,7 @@ func (c *call) clients(v *fsm.View) ([]wire.SandboxClient, error) {
 		return nil, fsm.Errorf(fsm.CodeConflict, "this installation runs sandboxes as local "+
 			"processes: it has no Nomad clients")
 	}
-	list, err := c.server.cfg.Clients.Clients(c.ctx(), v.ClusterID())
+	list, err := c.server.cfg.Clients.Clients(c.Ctx(), v.ClusterID())
 	if err != nil {
 		return nil, err
 	}
@@ -80,26 +81,26 @@ func (c *call) clients(v *fsm.View) ([]wire.SandboxClient, error) {
 }
 
 // handleClientList handles GET /api/v1/operator/clients.
-func (s *Server) handleClientList(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleClientList(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	list, err := c.clients(v)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	items := make([]wire.Client, len(list))
 	for i, one := range list {
 		items[i] = newClientBody(v, one)
 	}
-	return ok(wire.NewPage(items, ""))
+	return response.OK(wire.NewPage(items, ""))
 }
 
 // handleClientDrain handles POST /api/v1/operator/clients/{client_id}/drain: what runs there is
 // paused, its workspaces are moved to other clients, and it is resumed there. It is refused where that
 // can't be done.
-func (s *Server) handleClientDrain(c *call) (answer, error) {
+func (s *Server) handleClientDrain(c *call) (response.Response, error) {
 	return s.markClient(c, fsm.ClientDraining, func(v *fsm.View, this wire.SandboxClient, others int) error {
 		switch {
 		case this.Status != statusReady:
@@ -133,12 +134,12 @@ func (c *call) tryMove(v *fsm.View, this wire.SandboxClient) error {
 	for _, m := range v.ClientMarks() {
 		avoid = append(avoid, m.ID)
 	}
-	return c.server.cfg.Clients.TryMove(c.ctx(), this.ID, avoid, list)
+	return c.server.cfg.Clients.TryMove(c.Ctx(), this.ID, avoid, list)
 }
 
 // handleClientLost handles POST /api/v1/operator/clients/{client_id}/lost: the machine is gone for
 // good, and its workspaces come back from their copies. It is refused while Nomad reaches the client.
-func (s *Server) handleClientLost(c *call) (answer, error) {
+func (s *Server) handleClientLost(c *call) (response.Response, error) {
 	return s.markClient(c, fsm.ClientLost, func(_ *fsm.View, this wire.SandboxClient, _ int) error {
 		if this.Status == statusReady || this.Status == "initializing" {
 			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID,
@@ -149,7 +150,7 @@ func (s *Server) handleClientLost(c *call) (answer, error) {
 }
 
 // handleClientEnable handles POST /api/v1/operator/clients/{client_id}/enable: it ends the mark.
-func (s *Server) handleClientEnable(c *call) (answer, error) {
+func (s *Server) handleClientEnable(c *call) (response.Response, error) {
 	return s.markClient(c, "", func(*fsm.View, wire.SandboxClient, int) error { return nil })
 }
 
@@ -159,26 +160,27 @@ func (s *Server) markClient(
 	c *call,
 	mark string,
 	may func(v *fsm.View, this wire.SandboxClient, others int) error,
-) (answer, error) {
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		id := c.params.ByName("client_id")
-		v, err := c.view()
+) (response.Response, error) {
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		id := c.Params.ByName("client_id")
+		v, err := c.View()
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
 		if !v.Active(fsm.VersionClients) {
-			return nil, secretWrites{}, fsm.NeedsVersion("marking a Nomad client", fsm.VersionClients, v.ProtocolVersion())
+			return nil, request.SecretWrites{},
+				fsm.NeedsVersion("marking a Nomad client", fsm.VersionClients, v.ProtocolVersion())
 		}
 		this, others, err := c.client(v, id)
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
 		if err := may(v, this, others); err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
-		s.log.Warn("operator marks a Nomad client", "key", c.keyID(v), "operator", c.who.user, "object", id, "act", mark)
-		return &fsm.ClientMarkBody{ID: id, Mark: mark}, secretWrites{}, nil
-	}, func(fsm.Result) (answer, error) { return ok(wire.Success{Success: true}) })
+		s.log.Warn("operator marks a Nomad client", "key", c.KeyID(v), "operator", c.Caller.User, "object", id, "act", mark)
+		return &fsm.ClientMarkBody{ID: id, Mark: mark}, request.SecretWrites{}, nil
+	}, func(fsm.Result) (response.Response, error) { return response.OK(wire.Success{Success: true}) })
 }
 
 // client returns a client, and how many others take jobs and are not marked.

@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -71,52 +72,54 @@ func (s *Server) newShared(i fsm.Installation, index uint64) *shared {
 		index:   index,
 		origins: i.CORS.Origins,
 		git: git.NewVerifier(cfg,
-			func(ctx context.Context, ref fsm.SecretRef) (string, error) { return s.readSecret(ctx, ref, "token") }),
+			func(ctx context.Context, ref fsm.SecretRef) (string, error) {
+				return s.calls.ReadSecret(ctx, ref, "token")
+			}),
 	}
 }
 
 // handleConfigGet handles GET /api/v1/operator/config.
-func (s *Server) handleConfigGet(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleConfigGet(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(s.newConfigBody(v))
+	return response.OK(s.newConfigBody(v))
 }
 
 // handleConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration; an absent
 // member is reset. With ?cas=N it is refused unless N is the index that is in force.
-func (s *Server) handleConfigPut(c *call) (answer, error) {
-	o := c.object()
+func (s *Server) handleConfigPut(c *call) (response.Response, error) {
+	o := c.Object()
 	body := &fsm.InstallationConfigureBody{Installation: readInstallation(o)}
-	if index := c.query.Integer("cas", -1, -1, math.MaxInt64); index >= 0 {
+	if index := c.Query.Integer("cas", -1, -1, math.MaxInt64); index >= 0 {
 		body.CheckIndex = new(uint64(index))
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if err := fsm.Validate(body); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	was, err := c.viewWith(cluster.Linearizable)
+	was, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if !was.Active(fsm.VersionConfig) && (body.CheckIndex != nil || o.Has("git") || o.Has("cors")) {
-		return answer{}, fsm.NeedsVersion("setting git, cors or cas", fsm.VersionConfig, was.ProtocolVersion())
+		return response.Response{}, fsm.NeedsVersion("setting git, cors or cas", fsm.VersionConfig, was.ProtocolVersion())
 	}
 	if !was.Active(fsm.VersionModels) && o.Has("llm") {
-		return answer{}, fsm.NeedsVersion("setting llm", fsm.VersionModels, was.ProtocolVersion())
+		return response.Response{}, fsm.NeedsVersion("setting llm", fsm.VersionModels, was.ProtocolVersion())
 	}
-	if _, err := c.propose(body); err != nil {
-		return answer{}, err
+	if _, err := c.Propose(body); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.after()
+	v, err := c.After()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	c.logConfigured(was, body.Installation, v.ConfigIndex())
-	return ok(s.newConfigBody(v))
+	return response.OK(s.newConfigBody(v))
 }
 
 // readInstallation reads the members of a configuration.
@@ -155,6 +158,6 @@ func (c *call) logConfigured(was *fsm.View, now fsm.Installation, index uint64) 
 	for _, d := range c.server.installation(was).Differences(now) {
 		changes = append(changes, fmt.Sprintf("%s = %s (was %s)", d.Name, d.Wants, d.Has))
 	}
-	c.server.log.Info("cluster configuration set", "act", "config.set", "key", c.keyID(was), "operator", c.who.user,
+	c.server.log.Info("cluster configuration set", "act", "config.set", "key", c.KeyID(was), "operator", c.Caller.User,
 		"index", index, "settings", strings.Join(changes, ", "))
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -29,12 +31,12 @@ func newRemovals(v *fsm.View, now time.Time) []wire.Removal {
 }
 
 // handleHoldGet handles GET /api/v1/operator/hold.
-func (s *Server) handleHoldGet(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleHoldGet(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(s.holdReport(v, c.now))
+	return response.OK(s.holdReport(v, c.Now))
 }
 
 func (s *Server) holdReport(v *fsm.View, now time.Time) wire.HoldReport {
@@ -110,19 +112,19 @@ func adopted(ranges []fsm.Adopted, b fsm.Birth) bool {
 
 // handleHoldRelease handles POST /api/v1/operator/hold/release. {"index": N} releases only the hold
 // that began at N, the one the caller has seen.
-func (s *Server) handleHoldRelease(c *call) (answer, error) {
-	index := c.object().Integer("index")
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleHoldRelease(c *call) (response.Response, error) {
+	index := c.Object().Integer("index")
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		v, err := c.view()
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		v, err := c.View()
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
 		if h := v.Hold(); h == nil || index != nil && uint64(*index) != h.Index {
-			return nil, secretWrites{}, fsm.Errorf(fsm.CodeConflict, "there is no such hold to release")
+			return nil, request.SecretWrites{}, fsm.Errorf(fsm.CodeConflict, "there is no such hold to release")
 		}
-		return &fsm.HoldReleaseBody{Adopt: v.Adoptable()}, secretWrites{}, nil
-	}, func(fsm.Result) (answer, error) { return ok(wire.Success{Success: true}) })
+		return &fsm.HoldReleaseBody{Adopt: v.Adoptable()}, request.SecretWrites{}, nil
+	}, func(fsm.Result) (response.Response, error) { return response.OK(wire.Success{Success: true}) })
 }

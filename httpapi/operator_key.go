@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -24,53 +25,53 @@ func newKeyBody(k *fsm.APIKey) wire.APIKey {
 }
 
 // handleAPIKeyList handles GET /api/v1/operator/keys.
-func (s *Server) handleAPIKeyList(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleAPIKeyList(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows := v.APIKeys()
 	items := make([]wire.APIKey, len(rows))
 	for i, row := range rows {
 		items[i] = newKeyBody(row)
 	}
-	return ok(wire.NewPage(items, ""))
+	return response.OK(wire.NewPage(items, ""))
 }
 
 // handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator", "expires_at"}
 // creates a key. Only this response has its value, which is random and kept nowhere: a repeated
 // Idempotency-Key is answered with a conflict.
-func (s *Server) handleAPIKeyCreate(c *call) (answer, error) {
-	o := c.object()
+func (s *Server) handleAPIKeyCreate(c *call) (response.Response, error) {
+	o := c.Object()
 	body := &fsm.APIKeyCreateBody{
 		UserID:   o.MustText("user", fsm.MaxName),
 		Name:     o.MustText("name", fsm.MaxName),
-		Operator: o.BooleanOr("operator", false), ExpiresAt: readExpiry(o, c.now),
+		Operator: o.BooleanOr("operator", false), ExpiresAt: readExpiry(o, c.Now),
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if body.ExpiresAt != nil {
 		if err := s.mustKnowAccess("expires_at"); err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 	}
 	key, err := apikey.New(rand.Reader)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	body.Lookup, body.Hash = key.Lookup, key.Hash
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		return body, secretWrites{}, nil
-	}, func(res fsm.Result) (answer, error) {
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		return body, request.SecretWrites{}, nil
+	}, func(res fsm.Result) (response.Response, error) {
 		if res.APIKey == nil {
-			return answer{}, errEmptyResult(fsm.APIKeyCreate)
+			return response.Response{}, request.ErrEmptyResult(fsm.APIKeyCreate)
 		}
 		if res.APIKey.Lookup != body.Lookup {
-			return answer{}, errKeyMade(res.APIKey)
+			return response.Response{}, errKeyMade(res.APIKey)
 		}
 		made := wire.CreatedAPIKey{APIKey: newKeyBody(res.APIKey), Key: key.Value}
-		return answer{status: http.StatusCreated, body: made}, nil
+		return response.Response{Status: http.StatusCreated, Body: made}, nil
 	})
 }
 
@@ -112,41 +113,41 @@ func (s *Server) mustKnowAccess(what string) error {
 }
 
 // handleAPIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
-func (s *Server) handleAPIKeyRevoke(c *call) (answer, error) {
-	id, err := strconv.Atoi(c.params.ByName("id"))
+func (s *Server) handleAPIKeyRevoke(c *call) (response.Response, error) {
+	id, err := strconv.Atoi(c.Params.ByName("id"))
 	if err != nil || id < 1 {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	if _, err := c.propose(&fsm.APIKeyRevokeBody{ID: id}); err != nil {
-		return answer{}, response.NotFoundAs(err, "Not Found")
+	if _, err := c.Propose(&fsm.APIKeyRevokeBody{ID: id}); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Not Found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }
 
 // handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable. It ends a suspension by a
 // restore, and what disable began.
-func (s *Server) handleAPIKeyEnable(c *call) (answer, error) {
+func (s *Server) handleAPIKeyEnable(c *call) (response.Response, error) {
 	return c.changeKey(func(id int) fsm.Body { return &fsm.APIKeyEnableBody{ID: id} })
 }
 
 // handleAPIKeyDisable handles POST /api/v1/operator/keys/{id}/disable.
-func (s *Server) handleAPIKeyDisable(c *call) (answer, error) {
+func (s *Server) handleAPIKeyDisable(c *call) (response.Response, error) {
 	return c.changeKey(func(id int) fsm.Body { return &fsm.APIKeyDisableBody{ID: id} })
 }
 
 // changeKey runs a command on the key of the path and answers with the key.
-func (c *call) changeKey(body func(id int) fsm.Body) (answer, error) {
-	id, err := strconv.Atoi(c.params.ByName("id"))
+func (c *call) changeKey(body func(id int) fsm.Body) (response.Response, error) {
+	id, err := strconv.Atoi(c.Params.ByName("id"))
 	if err != nil || id < 1 {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	res, err := c.once(func() (fsm.Body, secretWrites, error) {
-		return body(id), secretWrites{}, nil
-	}, func(res fsm.Result) (answer, error) {
+	res, err := c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		return body(id), request.SecretWrites{}, nil
+	}, func(res fsm.Result) (response.Response, error) {
 		if res.APIKey == nil {
-			return answer{}, errEmptyResult(body(id).CommandType())
+			return response.Response{}, request.ErrEmptyResult(body(id).CommandType())
 		}
-		return ok(newKeyBody(res.APIKey))
+		return response.OK(newKeyBody(res.APIKey))
 	})
 	return res, response.NotFoundAs(err, "Not Found")
 }

@@ -10,58 +10,58 @@ import (
 
 // handleMemberList handles GET /api/v1/operator/members. It queries every member and works without
 // a leader.
-func (s *Server) handleMemberList(c *call) (answer, error) {
+func (s *Server) handleMemberList(c *call) (response.Response, error) {
 	if s.cfg.Membership == nil {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	if err := c.confirmIfLed(); err != nil {
-		return answer{}, err
+	if err := c.ConfirmIfLed(); err != nil {
+		return response.Response{}, err
 	}
-	return ok(wire.NewPage(wire.OrEmpty(s.cfg.Membership.Members(c.ctx())), ""))
+	return response.OK(wire.NewPage(wire.OrEmpty(s.cfg.Membership.Members(c.Ctx())), ""))
 }
 
 // handleMemberTransfer handles PUT /api/v1/operator/transfer-leader: {"to": name}. Without "to" the
 // most advanced follower leads next.
-func (s *Server) handleMemberTransfer(c *call) (answer, error) {
-	to := decode.OrZero(c.object().Text("to", fsm.MaxName))
+func (s *Server) handleMemberTransfer(c *call) (response.Response, error) {
+	to := decode.OrZero(c.Object().Text("to", fsm.MaxName))
 	return s.changeMembers(c, func() error {
-		return s.cfg.Membership.TransferLeadership(c.operatorCtx(), to)
+		return s.cfg.Membership.TransferLeadership(c.OperatorCtx(), to)
 	})
 }
 
 // handleMemberRemove handles PUT /api/v1/operator/remove: it removes the member {"name"} for good.
 // cluster.RemoveOptions describes the options.
-func (s *Server) handleMemberRemove(c *call) (answer, error) {
-	o := c.object()
+func (s *Server) handleMemberRemove(c *call) (response.Response, error) {
+	o := c.Object()
 	name, options := o.MustText("name", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
-		return s.cfg.Membership.RemoveServer(c.operatorCtx(), name, options)
+		return s.cfg.Membership.RemoveServer(c.OperatorCtx(), name, options)
 	})
 }
 
 // handleMemberReplace handles PUT /api/v1/operator/replace: {"new"} replaces {"old"}.
-func (s *Server) handleMemberReplace(c *call) (answer, error) {
-	o := c.object()
+func (s *Server) handleMemberReplace(c *call) (response.Response, error) {
+	o := c.Object()
 	former, next, options := o.MustText("old", fsm.MaxName), o.MustText("new", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
-		return s.cfg.Membership.ReplaceServer(c.operatorCtx(), former, next, options)
+		return s.cfg.Membership.ReplaceServer(c.OperatorCtx(), former, next, options)
 	})
 }
 
 // handleMemberAllow handles PUT /api/v1/operator/allow: certificates of the node {"name"}, all of
 // which were revoked, are accepted again.
-func (s *Server) handleMemberAllow(c *call) (answer, error) {
-	body := &fsm.CertificateAllowBody{Node: c.object().MustText("name", fsm.MaxName)}
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleMemberAllow(c *call) (response.Response, error) {
+	body := &fsm.CertificateAllowBody{Node: c.Object().MustText("name", fsm.MaxName)}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if err := fsm.Validate(body); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	if _, err := c.propose(body); err != nil {
-		return answer{}, err
+	if _, err := c.Propose(body); err != nil {
+		return response.Response{}, err
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }
 
 func readRemoveOptions(o decode.Object) cluster.RemoveOptions {
@@ -72,18 +72,18 @@ func readRemoveOptions(o decode.Object) cluster.RemoveOptions {
 }
 
 // changeMembers validates the request and makes the change.
-func (s *Server) changeMembers(c *call, change func() error) (answer, error) {
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) changeMembers(c *call, change func() error) (response.Response, error) {
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if s.cfg.Membership == nil {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	if err := c.confirm(); err != nil {
-		return answer{}, err
+	if err := c.Confirm(); err != nil {
+		return response.Response{}, err
 	}
 	if err := change(); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }

@@ -28,31 +28,31 @@ func (c *call) observe(ctx context.Context, node string, o cluster.Observation) 
 	if c.server.cfg.Observer == nil {
 		return nil, response.Error(http.StatusNotImplemented, "This node can't be observed")
 	}
-	by := cluster.Operator{UserID: c.who.user, Lookup: c.who.credential.Lookup, Key: c.who.key}
+	by := cluster.Operator{UserID: c.Caller.User, Lookup: c.Caller.Credential.Lookup, Key: c.Caller.Key}
 	return c.server.cfg.Observer.Observe(cluster.AsOperator(ctx, by), node, o)
 }
 
 // handleOperatorLog handles GET /api/v1/operator/log: the lines of a node's log from now on.
-func (s *Server) handleOperatorLog(c *call) (answer, error) {
-	node := c.query.Text("node", fsm.MaxName)
+func (s *Server) handleOperatorLog(c *call) (response.Response, error) {
+	node := c.Query.Text("node", fsm.MaxName)
 	o := cluster.Observation{
 		Kind: cluster.ObserveLog, Session: uuid.NewString(),
-		Level:  c.query.Enum("level", "info", []string{"debug", "info", "warn", "error"}),
-		Format: c.query.Enum("format", "text", []string{"text", "json"}),
+		Level:  c.Query.Enum("level", "info", []string{"debug", "info", "warn", "error"}),
+		Format: c.Query.Enum("format", "text", []string{"text", "json"}),
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if err := c.confirm(); err != nil {
-		return answer{}, err
+	if err := c.Confirm(); err != nil {
+		return response.Response{}, err
 	}
-	first, err := c.observe(c.ctx(), decode.OrZero(node), o)
+	first, err := c.observe(c.Ctx(), decode.OrZero(node), o)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return answer{
-		status: http.StatusOK,
-		stream: func(w http.ResponseWriter) error { return c.followLog(w, decode.OrZero(node), o, first) },
+	return response.Response{
+		Status: http.StatusOK,
+		Stream: func(w http.ResponseWriter) error { return c.followLog(w, decode.OrZero(node), o, first) },
 	}, nil
 }
 
@@ -60,10 +60,10 @@ func (s *Server) handleOperatorLog(c *call) (answer, error) {
 func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observation, lines []byte) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{}) // a writer without deadlines has none to clear
-	w.Header().Set("Content-Type", typeText)
+	w.Header().Set("Content-Type", response.TypeText)
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	ctx := c.r.Context()
+	ctx := c.Request.Context()
 	for {
 		_ = rc.SetWriteDeadline(time.Now().Add(logWriteTime)) // likewise
 		if _, err := w.Write(lines); err != nil || rc.Flush() != nil {
@@ -77,7 +77,7 @@ func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observati
 		if c.server.draining.Load() {
 			return nil
 		}
-		if _, err := c.viewWith(cluster.Stale); err != nil {
+		if _, err := c.ViewWith(cluster.Stale); err != nil {
 			return nil //nolint:nilerr // the key is gone, and the client can't be told
 		}
 		var err error
@@ -88,35 +88,35 @@ func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observati
 }
 
 // handleOperatorProfile handles GET /api/v1/operator/pprof/{profile}.
-func (s *Server) handleOperatorProfile(c *call) (answer, error) {
-	node := c.query.Text("node", fsm.MaxName)
-	seconds := c.query.Integer("seconds", defaultProfileSeconds, 0, maxProfileSeconds)
+func (s *Server) handleOperatorProfile(c *call) (response.Response, error) {
+	node := c.Query.Text("node", fsm.MaxName)
+	seconds := c.Query.Integer("seconds", defaultProfileSeconds, 0, maxProfileSeconds)
 	return c.observed(decode.OrZero(node),
-		cluster.Observation{Kind: cluster.ObserveProfile, Name: c.params.ByName("profile"), Seconds: int(seconds)})
+		cluster.Observation{Kind: cluster.ObserveProfile, Name: c.Params.ByName("profile"), Seconds: int(seconds)})
 }
 
 // handleOperatorDebug handles GET /api/v1/operator/debug/{what}: a node's metrics or configuration.
-func (s *Server) handleOperatorDebug(c *call) (answer, error) {
-	node, what := c.query.Text("node", fsm.MaxName), c.params.ByName("what")
+func (s *Server) handleOperatorDebug(c *call) (response.Response, error) {
+	node, what := c.Query.Text("node", fsm.MaxName), c.Params.ByName("what")
 	if what != cluster.ObserveMetrics && what != cluster.ObserveConfig {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
 	return c.observed(decode.OrZero(node), cluster.Observation{Kind: what})
 }
 
 // observed answers with what a node says, as it is.
-func (c *call) observed(node string, o cluster.Observation) (answer, error) {
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (c *call) observed(node string, o cluster.Observation) (response.Response, error) {
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if err := c.confirm(); err != nil {
-		return answer{}, err
+	if err := c.Confirm(); err != nil {
+		return response.Response{}, err
 	}
-	body, err := c.observe(c.ctx(), node, o)
+	body, err := c.observe(c.Ctx(), node, o)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error {
+	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		_, err := w.Write(body)
 		return err

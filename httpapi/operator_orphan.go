@@ -3,15 +3,16 @@ package httpapi
 import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // handleOrphanList handles GET /api/v1/operator/orphans.
-func (s *Server) handleOrphanList(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleOrphanList(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows := v.Orphans()
 	items := make([]wire.Orphan, len(rows))
@@ -24,87 +25,87 @@ func (s *Server) handleOrphanList(c *call) (answer, error) {
 		if o.Kind == fsm.OrphanLost {
 			items[i].Bytes = &o.Bytes
 		}
-		if at, goes := s.removableAt(v, o, nil, c.now); goes {
+		if at, goes := s.removableAt(v, o, nil, c.Now); goes {
 			items[i].RemovableAt = wire.TimeOrNull(&at)
 		}
 	}
-	return ok(wire.NewPage(items, ""))
+	return response.OK(wire.NewPage(items, ""))
 }
 
 // handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
 // without waiting for the retention.
-func (s *Server) handleOrphanDelete(c *call) (answer, error) {
-	body := &fsm.OrphanDeleteBody{Kind: c.params.ByName("kind"), Sandbox: c.params.ByName("id")}
+func (s *Server) handleOrphanDelete(c *call) (response.Response, error) {
+	body := &fsm.OrphanDeleteBody{Kind: c.Params.ByName("kind"), Sandbox: c.Params.ByName("id")}
 	if fsm.Validate(body) != nil {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
 	if body.Kind == fsm.OrphanLost { // nodes below the version don't know the kind
-		v, err := c.view()
+		v, err := c.View()
 		if err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 		if v.Orphan(body.Kind, body.Sandbox) == nil {
-			return answer{}, response.NotFound()
+			return response.Response{}, response.NotFound()
 		}
 	}
-	if _, err := c.propose(body); err != nil {
-		return answer{}, response.NotFoundAs(err, "Not Found")
+	if _, err := c.Propose(body); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Not Found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }
 
 // handleOrphanRestore handles POST /api/v1/operator/orphans/{kind}/{id}/restore: what a lost client has
 // becomes a sandbox of its owner.
-func (s *Server) handleOrphanRestore(c *call) (answer, error) {
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleOrphanRestore(c *call) (response.Response, error) {
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	kind, volume := c.params.ByName("kind"), c.params.ByName("id")
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		v, err := c.view()
+	kind, volume := c.Params.ByName("kind"), c.Params.ByName("id")
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		v, err := c.View()
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
 		if !v.Active(fsm.VersionRoom) {
-			return nil, secretWrites{}, fsm.NeedsVersion("restoring what a lost client has", fsm.VersionRoom,
+			return nil, request.SecretWrites{}, fsm.NeedsVersion("restoring what a lost client has", fsm.VersionRoom,
 				v.ProtocolVersion())
 		}
 		o := v.Orphan(fsm.OrphanLost, volume)
 		if kind != fsm.OrphanLost || o == nil {
-			return nil, secretWrites{}, response.NotFound()
+			return nil, request.SecretWrites{}, response.NotFound()
 		}
 		if err := c.operate(v, "restore what a lost client has of a sandbox", o.Sandbox, o.Owner); err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
-		if over := v.RestoreAdmission(volume, c.now); over != nil {
-			return nil, secretWrites{}, over
+		if over := v.RestoreAdmission(volume, c.Now); over != nil {
+			return nil, request.SecretWrites{}, over
 		}
 		return c.newRestore(v, o)
-	}, func(res fsm.Result) (answer, error) {
+	}, func(res fsm.Result) (response.Response, error) {
 		if res.Sandbox == nil {
-			return answer{}, errEmptyResult(fsm.OrphanRestore)
+			return response.Response{}, request.ErrEmptyResult(fsm.OrphanRestore)
 		}
-		return ok(wire.RestoredSandbox{Sandbox: res.Sandbox.ID, Owner: res.Sandbox.UserID})
+		return response.OK(wire.RestoredSandbox{Sandbox: res.Sandbox.ID, Owner: res.Sandbox.UserID})
 	})
 }
 
 // newRestore builds the command and the new sandbox's key. The agent server's data is encrypted with the
 // former sandbox's second key, which goes along where it still exists.
-func (c *call) newRestore(v *fsm.View, o *fsm.Orphan) (fsm.Body, secretWrites, error) {
+func (c *call) newRestore(v *fsm.View, o *fsm.Orphan) (fsm.Body, request.SecretWrites, error) {
 	key, seal := apikey.Random(sandboxKeyLen), apikey.Random(sandboxKeyLen)
 	if former := v.SandboxAny(o.Sandbox); former != nil && former.UserID == o.Owner {
-		entry, err := c.server.readEntry(c.ctx(), former.KeyRef)
+		entry, err := c.server.calls.ReadEntry(c.Ctx(), former.KeyRef)
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
 		if entry[fsm.MemberSecretKey] != "" {
 			seal = entry[fsm.MemberSecretKey]
 		}
 	}
 	body := &fsm.OrphanRestoreBody{Volume: o.Volume, ID: apikey.Random(sandboxIDLen), KeyHash: apikey.Hash(key)}
-	var writes secretWrites
-	writes.add(fsm.SandboxKeyPath(body.ID), fsm.MemberKey, key, &body.KeyRef)
-	writes.alone()
-	writes.also(fsm.MemberSecretKey, seal)
+	var writes request.SecretWrites
+	writes.Add(fsm.SandboxKeyPath(body.ID), fsm.MemberKey, key, &body.KeyRef)
+	writes.Alone()
+	writes.Also(fsm.MemberSecretKey, seal)
 	return body, writes, nil
 }

@@ -12,24 +12,24 @@ import (
 
 // handleProtocolGet handles GET /api/v1/operator/protocol. It queries every member and works without
 // a leader.
-func (s *Server) handleProtocolGet(c *call) (answer, error) {
+func (s *Server) handleProtocolGet(c *call) (response.Response, error) {
 	if s.cfg.Membership == nil {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	if err := c.confirmIfLed(); err != nil {
-		return answer{}, err
+	if err := c.ConfirmIfLed(); err != nil {
+		return response.Response{}, err
 	}
 	return s.protocolReport(c)
 }
 
 // handleProtocolPut handles PUT /api/v1/operator/protocol: {"version": N} raises the cluster's
 // protocol version for good.
-func (s *Server) handleProtocolPut(c *call) (answer, error) {
-	version := c.object().MustInteger("version")
+func (s *Server) handleProtocolPut(c *call) (response.Response, error) {
+	version := c.Object().MustInteger("version")
 	if _, err := s.changeMembers(c, func() error {
-		return s.cfg.Membership.SetProtocol(c.operatorCtx(), clampVersion(version))
+		return s.cfg.Membership.SetProtocol(c.OperatorCtx(), clampVersion(version))
 	}); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	return s.protocolReport(c)
 }
@@ -37,14 +37,14 @@ func (s *Server) handleProtocolPut(c *call) (answer, error) {
 // clampVersion makes any number an int that is no version where the number is none.
 func clampVersion(n int64) int { return int(min(max(n, 0), 1<<30)) }
 
-func (s *Server) protocolReport(c *call) (answer, error) {
-	v, err := s.cluster.View(c.ctx(), cluster.Stale)
+func (s *Server) protocolReport(c *call) (response.Response, error) {
+	v, err := s.cluster.View(c.Ctx(), cluster.Stale)
 	if err != nil {
-		return answer{}, fmt.Errorf("reading the protocol version: %w", err)
+		return response.Response{}, fmt.Errorf("reading the protocol version: %w", err)
 	}
 	r := wire.Protocol{Version: v.ProtocolVersion(), Nodes: []wire.ProtocolNode{}, Brings: []wire.ProtocolVersion{}}
 	known := []int{}
-	for _, m := range s.cfg.Membership.Members(c.ctx()) {
+	for _, m := range s.cfg.Membership.Members(c.Ctx()) {
 		node := wire.ProtocolNode{Name: m.Name, Error: wire.OrNull(m.Error)}
 		if m.Error == "" {
 			node.KnownVersion = new(m.KnownVersion)
@@ -58,5 +58,5 @@ func (s *Server) protocolReport(c *call) (answer, error) {
 	for n := r.Version + 1; n <= fsm.ProtocolVersion; n++ {
 		r.Brings = append(r.Brings, wire.ProtocolVersion{Version: n, Brings: fsm.VersionBrings(n)})
 	}
-	return ok(r)
+	return response.OK(r)
 }

@@ -26,52 +26,52 @@ const (
 // snapshotfile; its state replaces the cluster's. keys=keep|suspend is required; the caller's own
 // key stays valid. A cluster that has a state refuses, because the restore would lose it, unless
 // force is set. The body has its own limits of size and time.
-func (s *Server) handleSnapshotRestore(c *call) (answer, error) {
+func (s *Server) handleSnapshotRestore(c *call) (response.Response, error) {
 	restorer := s.cfg.Snapshots.Restorer
 	if restorer == nil {
-		return answer{}, response.Error(http.StatusNotImplemented, "This installation restores no snapshots")
+		return response.Response{}, response.Error(http.StatusNotImplemented, "This installation restores no snapshots")
 	}
-	keys, _ := c.query.Last("keys")
+	keys, _ := c.Query.Last("keys")
 	options := cluster.RestoreOptions{SuspendKeys: keys == restoreKeysSuspend, Force: c.flag("force")}
 	if keys != restoreKeysKeep && keys != restoreKeysSuspend {
-		c.errs.Value([]string{"query", "keys"},
+		c.Problems.Value([]string{"query", "keys"},
 			"must be keep or suspend: keys that were revoked since the backup come back with it", decode.Echo(keys, true))
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if err := c.confirm(); err != nil {
-		return answer{}, err
+	if err := c.Confirm(); err != nil {
+		return response.Response{}, err
 	}
 	scratch, err := raftstore.NewScratch(s.cfg.Snapshots.Dir)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	defer scratch.Close()
 	if err := s.receiveSnapshot(c, scratch); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	// The upload may have taken long, so the key is checked again.
-	v, err := c.viewWith(cluster.Linearizable)
+	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	options.KeepKey = v.APIKeyByLookup(c.who.credential.Lookup)
-	done, err := restorer.Restore(c.r.Context(), scratch, options)
+	options.KeepKey = v.APIKeyByLookup(c.Caller.Credential.Lookup)
+	done, err := restorer.Restore(c.Request.Context(), scratch, options)
 	if err != nil {
-		return answer{}, fmt.Errorf("restoring: %w", err)
+		return response.Response{}, fmt.Errorf("restoring: %w", err)
 	}
-	c.index = done.Index
+	c.Index = done.Index
 	report := wire.RestoreReport{Restored: done}
 	if around := s.cfg.Snapshots.Surroundings; around != nil {
-		if v, err := s.cluster.View(c.r.Context(), cluster.Stale); err == nil {
-			ctx, cancel := context.WithTimeout(c.r.Context(), differencesTimeout)
+		if v, err := s.cluster.View(c.Request.Context(), cluster.Stale); err == nil {
+			ctx, cancel := context.WithTimeout(c.Request.Context(), differencesTimeout)
 			defer cancel()
 			d := around.Differences(ctx, v)
 			report.Differences = &d
 		}
 	}
-	return ok(report)
+	return response.OK(report)
 }
 
 // differencesTimeout limits the comparison after a restore.
@@ -79,7 +79,7 @@ const differencesTimeout = 30 * time.Second
 
 // flag reads a query parameter that is on if it is empty or true.
 func (c *call) flag(name string) bool {
-	s, sent := c.query.Last(name)
+	s, sent := c.Query.Last(name)
 	off, fault := decode.ToBool(s)
 	return sent && (s == "" || fault == nil && off)
 }
@@ -89,12 +89,12 @@ func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
 	limit := s.live.Load().MaxUpload
 	tooLarge := response.Error(http.StatusRequestEntityTooLarge,
 		fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
-	if c.r.ContentLength > limit {
+	if c.Request.ContentLength > limit {
 		return tooLarge
 	}
-	rc := http.NewResponseController(c.writer)
+	rc := http.NewResponseController(c.Writer)
 	paced := &pacedReader{
-		r: http.MaxBytesReader(c.writer, c.r.Body, limit), rc: rc, slack: s.cfg.Snapshots.Slack,
+		r: http.MaxBytesReader(c.Writer, c.Request.Body, limit), rc: rc, slack: s.cfg.Snapshots.Slack,
 		rate: s.cfg.Snapshots.BytesPerSecond, began: time.Now(),
 	}
 	_, err := io.Copy(scratch, paced)

@@ -5,6 +5,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -29,15 +30,15 @@ func (c *call) operate(v *fsm.View, act, object, owner string) error {
 	if !v.Active(fsm.VersionAccess) {
 		return fsm.NeedsVersion("an operator's act on a sandbox or conversation", fsm.VersionAccess, v.ProtocolVersion())
 	}
-	c.acted = true
-	c.server.log.Info("operator acts for a user", "act", act, "key", c.keyID(v), "operator", c.who.user,
-		"object", object, "owner", owner, "request", requestInfoOf(c.r.Context()).ID)
+	c.Acted = true
+	c.server.log.Info("operator acts for a user", "act", act, "key", c.KeyID(v), "operator", c.Caller.User,
+		"object", object, "owner", owner, "request", request.InfoOf(c.Request.Context()).ID)
 	return nil
 }
 
 // operatorView is the view of a listing.
 func (c *call) operatorView(act, owner string) (*fsm.View, error) {
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +47,8 @@ func (c *call) operatorView(act, owner string) (*fsm.View, error) {
 
 // ownedSandbox finds a sandbox of any user for an operator's act, which it logs.
 func (c *call) ownedSandbox(act string) (*fsm.View, *fsm.Sandbox, error) {
-	id := c.params.ByName("sandbox_id")
-	v, err := c.view()
+	id := c.Params.ByName("sandbox_id")
+	v, err := c.View()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,72 +60,72 @@ func (c *call) ownedSandbox(act string) (*fsm.View, *fsm.Sandbox, error) {
 }
 
 // handleOperatorSandboxList handles GET /api/v1/operator/sandboxes.
-func (s *Server) handleOperatorSandboxList(c *call) (answer, error) {
-	user := decode.OrZero(c.query.Text("user", fsm.MaxName))
-	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleOperatorSandboxList(c *call) (response.Response, error) {
+	user := decode.OrZero(c.Query.Text("user", fsm.MaxName))
+	p := fsm.Page{After: request.PageIDOf(c.Query), Limit: request.LimitOf(c.Query)}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	v, err := c.operatorView("list sandboxes", user)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows, next := v.OwnedSandboxes(user, p)
 	items := make([]wire.OwnedSandbox, len(rows))
 	for i, row := range rows {
 		items[i] = newOwnedSandboxBody(row)
 	}
-	return ok(wire.NewPage(items, next))
+	return response.OK(wire.NewPage(items, next))
 }
 
 // handleOperatorSandboxGet handles GET /api/v1/operator/sandboxes/{sandbox_id}.
-func (s *Server) handleOperatorSandboxGet(c *call) (answer, error) {
+func (s *Server) handleOperatorSandboxGet(c *call) (response.Response, error) {
 	_, row, err := c.ownedSandbox("show sandbox")
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(newOwnedSandboxBody(row))
+	return response.OK(newOwnedSandboxBody(row))
 }
 
 // handleOperatorSandboxPause handles POST /api/v1/operator/sandboxes/{sandbox_id}/pause.
-func (s *Server) handleOperatorSandboxPause(c *call) (answer, error) {
-	return c.operateSandbox("pause sandbox", &fsm.SandboxPauseBody{ID: c.params.ByName("sandbox_id"), Operator: true})
+func (s *Server) handleOperatorSandboxPause(c *call) (response.Response, error) {
+	return c.operateSandbox("pause sandbox", &fsm.SandboxPauseBody{ID: c.Params.ByName("sandbox_id"), Operator: true})
 }
 
 // handleOperatorSandboxResume handles POST /api/v1/operator/sandboxes/{sandbox_id}/resume. The
 // limits of the owner hold.
-func (s *Server) handleOperatorSandboxResume(c *call) (answer, error) {
-	return c.operateSandbox("resume sandbox", &fsm.SandboxResumeBody{ID: c.params.ByName("sandbox_id"), Operator: true})
+func (s *Server) handleOperatorSandboxResume(c *call) (response.Response, error) {
+	return c.operateSandbox("resume sandbox", &fsm.SandboxResumeBody{ID: c.Params.ByName("sandbox_id"), Operator: true})
 }
 
 // handleOperatorSandboxDelete handles DELETE /api/v1/operator/sandboxes/{sandbox_id}.
-func (s *Server) handleOperatorSandboxDelete(c *call) (answer, error) {
-	return c.operateSandbox("delete sandbox", &fsm.SandboxDeleteBody{ID: c.params.ByName("sandbox_id"), Operator: true})
+func (s *Server) handleOperatorSandboxDelete(c *call) (response.Response, error) {
+	return c.operateSandbox("delete sandbox", &fsm.SandboxDeleteBody{ID: c.Params.ByName("sandbox_id"), Operator: true})
 }
 
 // operateSandbox sends an operator's command about any user's sandbox.
-func (c *call) operateSandbox(act string, body fsm.Body) (answer, error) {
-	id := c.params.ByName("sandbox_id")
-	v, err := c.view()
+func (c *call) operateSandbox(act string, body fsm.Body) (response.Response, error) {
+	id := c.Params.ByName("sandbox_id")
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	owner := ""
 	if row := v.SandboxAny(id); row != nil {
 		owner = row.UserID
 	}
 	if err := c.operate(v, act, id, owner); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	return c.commandSandbox(body)
 }
 
 // handleOperatorSandboxLogs handles GET /api/v1/operator/sandboxes/{sandbox_id}/logs, the owner's
 // call for any user's sandbox.
-func (s *Server) handleOperatorSandboxLogs(c *call) (answer, error) {
+func (s *Server) handleOperatorSandboxLogs(c *call) (response.Response, error) {
 	wanted, err := c.logRequest()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	act := "read logs"
 	if wanted.part.Follow {
@@ -132,7 +133,7 @@ func (s *Server) handleOperatorSandboxLogs(c *call) (answer, error) {
 	}
 	v, row, err := c.ownedSandbox(act)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	return c.sandboxLog(v, row, wanted)
 }
@@ -145,63 +146,63 @@ func newOwnedConversationBody(row *fsm.Conversation) wire.OwnedConversation {
 }
 
 // handleOperatorConversationList handles GET /api/v1/operator/app-conversations.
-func (s *Server) handleOperatorConversationList(c *call) (answer, error) {
-	user := decode.OrZero(c.query.Text("user", fsm.MaxName))
-	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleOperatorConversationList(c *call) (response.Response, error) {
+	user := decode.OrZero(c.Query.Text("user", fsm.MaxName))
+	p := fsm.Page{After: request.PageIDOf(c.Query), Limit: request.LimitOf(c.Query)}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	v, err := c.operatorView("list conversations", user)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows, next := v.OwnedConversations(user, p)
 	items := make([]wire.OwnedConversation, len(rows))
 	for i, row := range rows {
 		items[i] = newOwnedConversationBody(row)
 	}
-	return ok(wire.NewPage(items, next))
+	return response.OK(wire.NewPage(items, next))
 }
 
 // conversationOf reads which user's conversation a request means. An id is unique for a user only.
 func (c *call) conversationOf(act string) (v *fsm.View, user, id string, err error) {
-	c.query.Required("user")
-	user = decode.OrZero(c.query.Text("user", fsm.MaxName))
-	if err := c.check(); err != nil {
+	c.Query.Required("user")
+	user = decode.OrZero(c.Query.Text("user", fsm.MaxName))
+	if err := c.Check(); err != nil {
 		return nil, "", "", err
 	}
-	id, fine := decode.ParseUUID(c.params.ByName("conversation_id"))
+	id, fine := decode.ParseUUID(c.Params.ByName("conversation_id"))
 	if !fine {
 		return nil, "", "", response.Error(http.StatusBadRequest, "Invalid conversation ID format")
 	}
-	if v, err = c.view(); err != nil {
+	if v, err = c.View(); err != nil {
 		return nil, "", "", err
 	}
 	return v, user, id, c.operate(v, act, id, user)
 }
 
 // handleOperatorConversationGet handles GET /api/v1/operator/app-conversations/{conversation_id}.
-func (s *Server) handleOperatorConversationGet(c *call) (answer, error) {
+func (s *Server) handleOperatorConversationGet(c *call) (response.Response, error) {
 	v, user, id, err := c.conversationOf("show conversation")
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	row := v.Conversation(user, id)
 	if row == nil {
-		return answer{}, response.Error(http.StatusNotFound, "Conversation not found")
+		return response.Response{}, response.Error(http.StatusNotFound, "Conversation not found")
 	}
-	return ok(newOwnedConversationBody(row))
+	return response.OK(newOwnedConversationBody(row))
 }
 
 // handleOperatorConversationDelete handles DELETE
 // /api/v1/operator/app-conversations/{conversation_id}, as the owner's own deletion.
-func (s *Server) handleOperatorConversationDelete(c *call) (answer, error) {
+func (s *Server) handleOperatorConversationDelete(c *call) (response.Response, error) {
 	_, user, id, err := c.conversationOf("delete conversation")
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	if _, err := c.propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true, Owner: user}); err != nil {
-		return answer{}, response.NotFoundAs(err, "Conversation not found")
+	if _, err := c.Propose(&fsm.ConversationDeleteBody{ID: id, DeleteSandbox: true, Owner: user}); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }

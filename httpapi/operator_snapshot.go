@@ -62,40 +62,40 @@ const (
 
 // handleSnapshotSave handles GET /api/v1/operator/snapshot: the whole state at one index, as a file
 // of package snapshotfile. It has its own time limit.
-func (s *Server) handleSnapshotSave(c *call) (answer, error) {
+func (s *Server) handleSnapshotSave(c *call) (response.Response, error) {
 	states := s.cfg.Snapshots.States
 	if states == nil {
-		return answer{}, response.Error(http.StatusNotImplemented, "This installation gives out no snapshots")
+		return response.Response{}, response.Error(http.StatusNotImplemented, "This installation gives out no snapshots")
 	}
 	select {
 	case s.packing <- struct{}{}:
 	default:
 		const text = "This node is giving out other snapshots. Try again, or ask another node."
-		return answer{}, &response.HTTPError{
+		return response.Response{}, &response.HTTPError{
 			Status:     http.StatusServiceUnavailable,
 			Text:       text,
 			RetryAfter: snapshotRetryAfter,
 		}
 	}
 	consistency := cluster.Linearizable
-	if c.stale() {
+	if c.Stale() {
 		consistency = cluster.Stale
 	}
-	if _, err := c.viewWith(consistency); err != nil {
+	if _, err := c.ViewWith(consistency); err != nil {
 		<-s.packing
-		return answer{}, err
+		return response.Response{}, err
 	}
-	snapshot, err := states.StateSnapshot(c.ctx(), consistency)
+	snapshot, err := states.StateSnapshot(c.Ctx(), consistency)
 	if err != nil {
 		<-s.packing
-		return answer{}, fmt.Errorf("reading the state: %w", err)
+		return response.Response{}, fmt.Errorf("reading the state: %w", err)
 	}
-	c.index = snapshot.Index()
-	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error {
+	c.Index = snapshot.Index()
+	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
 		defer func() { <-s.packing }()
-		info := snapshotfile.Info{Created: c.now, Reason: snapshotfile.ReasonSave, Version: s.cfg.Snapshots.Version,
+		info := snapshotfile.Info{Created: c.Now, Reason: snapshotfile.ReasonSave, Version: s.cfg.Snapshots.Version,
 			Node: s.cluster.Status().Node, Stale: consistency == cluster.Stale}
-		return s.sendSnapshot(w, c.r, info, snapshot)
+		return s.sendSnapshot(w, c.Request, info, snapshot)
 	}}, nil
 }
 

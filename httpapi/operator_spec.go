@@ -9,16 +9,17 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // handleSpecList handles GET /api/v1/operator/specs.
-func (s *Server) handleSpecList(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleSpecList(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	b := wire.Specs{Items: []wire.Spec{}}
 	for _, spec := range v.Specs() {
@@ -29,40 +30,40 @@ func (s *Server) handleSpecList(c *call) (answer, error) {
 		})
 		b.Items = append(b.Items, row)
 	}
-	return ok(b)
+	return response.OK(b)
 }
 
 // handleSpecPool handles POST /api/v1/operator/specs/{id}/pool: {"size": 3} sets the size of the
 // spec's warm pool. Ids may contain slashes.
-func (s *Server) handleSpecPool(c *call) (answer, error) {
-	id, named := strings.CutSuffix(strings.TrimPrefix(c.params.ByName("id"), "/"), "/pool")
+func (s *Server) handleSpecPool(c *call) (response.Response, error) {
+	id, named := strings.CutSuffix(strings.TrimPrefix(c.Params.ByName("id"), "/"), "/pool")
 	if !named {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	size := c.object().MustInteger("size")
-	if err := c.check(); err != nil {
-		return answer{}, err
+	size := c.Object().MustInteger("size")
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	out, err := c.once(func() (fsm.Body, secretWrites, error) {
-		return &fsm.SpecPoolBody{ID: id, Size: int(size)}, secretWrites{}, nil
-	}, func(fsm.Result) (answer, error) {
-		return ok(wire.Success{Success: true})
+	out, err := c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		return &fsm.SpecPoolBody{ID: id, Size: int(size)}, request.SecretWrites{}, nil
+	}, func(fsm.Result) (response.Response, error) {
+		return response.OK(wire.Success{Success: true})
 	})
 	return out, response.NotFoundAs(err, "Sandbox Spec not found")
 }
 
 // handleSpecApply handles POST /api/v1/operator/specs: {"specs": [fsm.Spec, …], "replace": bool}.
 // The cluster sets position and creation time.
-func (s *Server) handleSpecApply(c *call) (answer, error) {
-	o := c.object()
+func (s *Server) handleSpecApply(c *call) (response.Response, error) {
+	o := c.Object()
 	body := &fsm.SpecApplyBody{Specs: readSpecs(o), Replace: o.BooleanOr("replace", false)}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		return body, secretWrites{}, c.mayHaveAgents(body.Specs)
-	}, func(fsm.Result) (answer, error) {
-		return ok(wire.Success{Success: true})
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		return body, request.SecretWrites{}, c.mayHaveAgents(body.Specs)
+	}, func(fsm.Result) (response.Response, error) {
+		return response.OK(wire.Success{Success: true})
 	})
 }
 
@@ -71,7 +72,7 @@ func (c *call) mayHaveAgents(specs []fsm.Spec) error {
 	if !slices.ContainsFunc(specs, func(s fsm.Spec) bool { return len(s.Agents) > 0 || s.AllowAgentCommand }) {
 		return nil
 	}
-	v, err := c.viewWith(cluster.Stale)
+	v, err := c.ViewWith(cluster.Stale)
 	if err != nil {
 		return err
 	}
@@ -133,13 +134,13 @@ func remarshal(v, into any) error {
 }
 
 // handleSpecDelete handles DELETE /api/v1/operator/specs/{id}. Ids may contain slashes.
-func (s *Server) handleSpecDelete(c *call) (answer, error) {
-	body := &fsm.SpecDeleteBody{ID: strings.TrimPrefix(c.params.ByName("id"), "/")}
+func (s *Server) handleSpecDelete(c *call) (response.Response, error) {
+	body := &fsm.SpecDeleteBody{ID: strings.TrimPrefix(c.Params.ByName("id"), "/")}
 	if fsm.Validate(body) != nil {
-		return answer{}, response.NotFound()
+		return response.Response{}, response.NotFound()
 	}
-	if _, err := c.propose(body); err != nil {
-		return answer{}, response.NotFoundAs(err, "Sandbox Spec not found")
+	if _, err := c.Propose(body); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Sandbox Spec not found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }

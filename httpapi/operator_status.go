@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -20,17 +21,17 @@ func newStatusDrains(v *fsm.View) []wire.DrainingClient {
 
 // handleStatus handles GET /api/v1/operator/status. It reads only local state, so it works without
 // a leader.
-func (s *Server) handleStatus(c *call) (answer, error) {
+func (s *Server) handleStatus(c *call) (response.Response, error) {
 	b := wire.Status{Status: s.cluster.Status(), Ready: true}
 	b.Servers = wire.OrEmpty(b.Servers)
 	if err := s.cluster.Ready(); err != nil {
 		b.Ready, b.Reason = false, wire.OrNull(err.Error())
 	}
-	v, err := c.viewWith(cluster.Stale)
+	v, err := c.ViewWith(cluster.Stale)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	b.Hold, b.Removals, b.Differs = newHoldBody(v.Hold()), newRemovals(v, c.now), []string{}
+	b.Hold, b.Removals, b.Differs = newHoldBody(v.Hold()), newRemovals(v, c.Now), []string{}
 	_, b.Bytes.Limit = v.StateLimits("")
 	b.Bytes.Used, b.Bytes.LargestUser = v.Usage("").StateBytes, v.LargestState()
 	if s.cfg.Differs != nil {
@@ -46,7 +47,7 @@ func (s *Server) handleStatus(c *call) (answer, error) {
 	if s.cfg.Report != nil {
 		b.Report = s.cfg.Report()
 	}
-	return ok(b)
+	return response.OK(b)
 }
 
 // sandboxStates counts as the metric bivouac_sandboxes does.

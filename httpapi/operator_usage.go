@@ -7,6 +7,8 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -35,27 +37,28 @@ const (
 )
 
 // handleUsageList handles GET /api/v1/operator/usage.
-func (s *Server) handleUsageList(c *call) (answer, error) {
-	by := c.query.Enum("by", byUser, []string{byUser, byModel, byConversation})
-	user := decode.OrZero(c.query.Text("user", fsm.MaxName))
-	token, limit := pageIDOf(c.query), limitOf(c.query)
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleUsageList(c *call) (response.Response, error) {
+	by := c.Query.Enum("by", byUser, []string{byUser, byModel, byConversation})
+	user := decode.OrZero(c.Query.Text("user", fsm.MaxName))
+	token, limit := request.PageIDOf(c.Query), request.LimitOf(c.Query)
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if by == byConversation {
 		if err := c.operate(v, "list usage", "", user); err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 	}
 	var items []wire.ModelUsage
 	var next string
 	switch by {
 	case byModel:
-		items, next = pageAfter(usageByModel(v, user), func(b wire.ModelUsage) string { return *b.Model }, token, limit)
+		items, next = request.PageAfter(usageByModel(v, user), func(b wire.ModelUsage) string { return *b.Model },
+			token, limit)
 	case byConversation:
 		var rows []*fsm.Conversation
 		rows, next = v.OwnedConversations(user, fsm.Page{After: token, Limit: limit})
@@ -67,10 +70,10 @@ func (s *Server) handleUsageList(c *call) (answer, error) {
 			}
 		}
 	default:
-		items, next = pageAfter(usageByUser(v, user, time.Now()), func(b wire.ModelUsage) string { return *b.UserID }, token,
-			limit)
+		items, next = request.PageAfter(usageByUser(v, user, time.Now()),
+			func(b wire.ModelUsage) string { return *b.UserID }, token, limit)
 	}
-	return ok(wire.NewPage(items, next))
+	return response.OK(wire.NewPage(items, next))
 }
 
 // usageByUser lists the users who used models, or one of them, by name.

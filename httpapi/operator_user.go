@@ -9,6 +9,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -54,92 +55,92 @@ func policyTime(d time.Duration) *string {
 }
 
 // handleUserList handles GET /api/v1/operator/users.
-func (s *Server) handleUserList(c *call) (answer, error) {
-	v, err := c.view()
+func (s *Server) handleUserList(c *call) (response.Response, error) {
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows := v.Users()
 	items := make([]wire.User, len(rows))
 	for i, row := range rows {
 		items[i] = newUserBody(row, v.Usage(row.ID))
 	}
-	return ok(wire.NewPage(items, ""))
+	return response.OK(wire.NewPage(items, ""))
 }
 
 // handleUserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null, "limits": {…} or
 // null} replaces the user's own policy and limits.
-func (s *Server) handleUserPut(c *call) (answer, error) {
-	o := c.object().Masked()
-	body := &fsm.UserConfigureBody{UserID: c.params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o, "limits")}
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleUserPut(c *call) (response.Response, error) {
+	o := c.Object().Masked()
+	body := &fsm.UserConfigureBody{UserID: c.Params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o, "limits")}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	if err := fsm.Validate(body); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	res, err := c.propose(body)
+	res, err := c.Propose(body)
 	if err != nil {
-		return answer{}, response.NotFoundAs(err, "User not found")
+		return response.Response{}, response.NotFoundAs(err, "User not found")
 	}
 	if res.User == nil {
-		return answer{}, errEmptyResult(fsm.UserConfigure)
+		return response.Response{}, request.ErrEmptyResult(fsm.UserConfigure)
 	}
-	v, err := c.after()
+	v, err := c.After()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(newUserBody(res.User, v.Usage(res.User.ID)))
+	return response.OK(newUserBody(res.User, v.Usage(res.User.ID)))
 }
 
 // handleUserDisable handles POST /api/v1/operator/users/{id}/disable.
-func (s *Server) handleUserDisable(c *call) (answer, error) {
-	return c.changeUser(&fsm.UserDisableBody{UserID: c.params.ByName("id")})
+func (s *Server) handleUserDisable(c *call) (response.Response, error) {
+	return c.changeUser(&fsm.UserDisableBody{UserID: c.Params.ByName("id")})
 }
 
 // handleUserEnable handles POST /api/v1/operator/users/{id}/enable.
-func (s *Server) handleUserEnable(c *call) (answer, error) {
-	return c.changeUser(&fsm.UserEnableBody{UserID: c.params.ByName("id")})
+func (s *Server) handleUserEnable(c *call) (response.Response, error) {
+	return c.changeUser(&fsm.UserEnableBody{UserID: c.Params.ByName("id")})
 }
 
 // handleUserDelete handles DELETE /api/v1/operator/users/{id}. The command removes what the state
 // has. The values in the secret store are deleted after it; what can't be deleted now is left to the
 // collector, because nothing refers to it any more.
-func (s *Server) handleUserDelete(c *call) (answer, error) {
-	id := c.params.ByName("id")
-	v, err := c.viewWith(cluster.Linearizable)
+func (s *Server) handleUserDelete(c *call) (response.Response, error) {
+	id := c.Params.ByName("id")
+	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	paths := map[string]bool{}
 	for _, ref := range v.SecretsOf(id) {
 		paths[ref.Path] = true
 	}
-	if _, err := c.propose(&fsm.UserDeleteBody{UserID: id}); err != nil {
-		return answer{}, response.NotFoundAs(err, "User not found")
+	if _, err := c.Propose(&fsm.UserDeleteBody{UserID: id}); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "User not found")
 	}
-	c.renew()
+	c.Renew()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		if err := s.secrets.Delete(c.ctx(), path); err != nil {
+		if err := s.secrets.Delete(c.Ctx(), path); err != nil {
 			s.log.Warn("a deleted user's secret is left to the collector", "path", path, "error", err)
 		}
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }
 
 // changeUser runs a command on a user and answers with the user.
-func (c *call) changeUser(body fsm.Body) (answer, error) {
-	out, err := c.once(func() (fsm.Body, secretWrites, error) {
-		return body, secretWrites{}, nil
-	}, func(res fsm.Result) (answer, error) {
+func (c *call) changeUser(body fsm.Body) (response.Response, error) {
+	out, err := c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		return body, request.SecretWrites{}, nil
+	}, func(res fsm.Result) (response.Response, error) {
 		if res.User == nil {
-			return answer{}, errEmptyResult(body.CommandType())
+			return response.Response{}, request.ErrEmptyResult(body.CommandType())
 		}
-		v, err := c.after()
+		v, err := c.After()
 		if err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
-		return ok(newUserBody(res.User, v.Usage(res.User.ID)))
+		return response.OK(newUserBody(res.User, v.Usage(res.User.ID)))
 	})
 	return out, response.NotFoundAs(err, "User not found")
 }

@@ -9,6 +9,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -25,54 +26,54 @@ type queuedBody struct {
 
 // handlePendingMessage handles POST /api/v1/conversations/{conversation_id}/pending-messages. The
 // conversation is that of an unfinished start; its task is named as task-<id>.
-func (s *Server) handlePendingMessage(c *call) (answer, error) {
-	text, ofTask := strings.CutPrefix(c.params.ByName("conversation_id"), "task-")
+func (s *Server) handlePendingMessage(c *call) (response.Response, error) {
+	text, ofTask := strings.CutPrefix(c.Params.ByName("conversation_id"), "task-")
 	id, f := decode.ToUUID(text)
 	if f != nil {
-		c.errs.Add(f.Type, []string{"path", "conversation_id"}, f.Message, decode.Echo(text, false), f.Context)
+		c.Problems.Add(f.Type, []string{"path", "conversation_id"}, f.Message, decode.Echo(text, false), f.Context)
 	}
-	o := c.object().Masked()
+	o := c.Object().Masked()
 	if list, isList := o.Value("content").([]any); o.Has("content") && (!isList || len(list) == 0) {
-		return answer{}, response.Error(http.StatusBadRequest, "content must be a non-empty list")
+		return response.Response{}, response.Error(http.StatusBadRequest, "content must be a non-empty list")
 	}
 	msg := readSentMessage(o)
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	msg.Run = true
 	// A repeated request queues the same message.
-	made := uuid.NewSHA1(uuid.NameSpaceOID, []byte(c.commandID()))
+	made := uuid.NewSHA1(uuid.NameSpaceOID, []byte(c.CommandID()))
 	message := strings.ReplaceAll(made.String(), "-", "")
-	return c.once(func() (fsm.Body, secretWrites, error) {
-		v, err := c.viewWith(cluster.Linearizable)
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		v, err := c.ViewWith(cluster.Linearizable)
 		if err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
-		task := v.StartTask(c.who.user, id)
+		task := v.StartTask(c.Caller.User, id)
 		if !ofTask {
-			if v.Conversation(c.who.user, id) != nil {
-				return nil, secretWrites{}, errReady()
+			if v.Conversation(c.Caller.User, id) != nil {
+				return nil, request.SecretWrites{}, errReady()
 			}
-			task = v.StartTaskByConversation(c.who.user, id)
+			task = v.StartTaskByConversation(c.Caller.User, id)
 		}
 		if task == nil {
-			return nil, secretWrites{}, errNoConversation()
+			return nil, request.SecretWrites{}, errNoConversation()
 		}
 		return &fsm.StartTaskQueueBody{
 			ID:      task.ID,
 			Message: fsm.PendingMessage{ID: message, Message: msg},
-		}, secretWrites{}, nil
-	}, func(res fsm.Result) (answer, error) {
+		}, request.SecretWrites{}, nil
+	}, func(res fsm.Result) (response.Response, error) {
 		if res.StartTask == nil {
-			return answer{}, errEmptyResult(fsm.StartTaskQueue)
+			return response.Response{}, request.ErrEmptyResult(fsm.StartTaskQueue)
 		}
 		n := len(res.StartTask.Pending)
 		if n == 0 {
-			return answer{}, errEmptyResult(fsm.StartTaskQueue)
+			return response.Response{}, request.ErrEmptyResult(fsm.StartTaskQueue)
 		}
-		return answer{
-			status: http.StatusCreated,
-			body:   queuedBody{ID: res.StartTask.Pending[n-1].ID, Queued: true, Position: n},
+		return response.Response{
+			Status: http.StatusCreated,
+			Body:   queuedBody{ID: res.StartTask.Pending[n-1].ID, Queued: true, Position: n},
 		}, nil
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"bivouac.dev/bivouac/httpapi/limits"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -16,7 +17,7 @@ import (
 // behind the same address can refuse it, another for its address.
 func (s *Server) limitRate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := requestInfoOf(r.Context())
+		info := request.InfoOf(r.Context())
 		if s.live.Load().rates == nil || isQuiet(r.URL.Path) && !s.proxy.Handles(r) {
 			info.Counted = true
 			next.ServeHTTP(w, r)
@@ -60,7 +61,7 @@ func (s *Server) count(ctx context.Context, of limits.Client) error {
 // admit notes that a request has a good credential: it counts for a client, and its connection gives
 // way to no newcomer.
 func (s *Server) admit(ctx context.Context, of limits.Client) error {
-	info := requestInfoOf(ctx)
+	info := request.InfoOf(ctx)
 	if !info.Counted {
 		info.Counted = true
 		if err := s.count(ctx, of); err != nil {

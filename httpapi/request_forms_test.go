@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"bivouac.dev/bivouac/httpapi/request"
 )
 
 // Published clients write some paths with a trailing slash and follow FastAPI's 307. After a 301
@@ -93,8 +95,9 @@ func TestBody_Gzip(t *testing.T) {
 // A request is the same whether it is compressed or not.
 func TestBody_GzipAndIdempotency(t *testing.T) {
 	h := newHarness(t).withSpec()
-	first := h.do(h.alice, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, "k").want(t, 200)
-	again := h.do(h.alice, "POST", "/api/v1/sandboxes", packed(t, ""), headerIdempotencyKey, "k", "Content-Encoding",
+	first := h.do(h.alice, "POST", "/api/v1/sandboxes", "", request.HeaderIdempotencyKey, "k").want(t, 200)
+	again := h.do(h.alice, "POST", "/api/v1/sandboxes", packed(t, ""), request.HeaderIdempotencyKey, "k",
+		"Content-Encoding",
 		"gzip").want(t, 200)
 	if string(first.body) != string(again.body) {
 		t.Errorf("%s and %s", first.body, again.body)

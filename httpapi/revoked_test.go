@@ -17,6 +17,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 )
 
 // raised sets the newest protocol version, which makes Apply check a command's key.
@@ -124,16 +125,16 @@ func TestRevoked_EveryRoute(t *testing.T) {
 func TestRevoked_RepeatedRequest(t *testing.T) {
 	h := newHarness(t).withSpec().raised()
 	second := h.issue("alice", false)
-	h.do(h.alice, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, "one").want(t, 200)
+	h.do(h.alice, "POST", "/api/v1/sandboxes", "", request.HeaderIdempotencyKey, "one").want(t, 200)
 	before := h.cluster.store.View()
 	h.revoke(h.alice)
 	for _, key := range []string{"one", "two"} {
 		h.behind(before)
-		h.do(h.alice, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, key).want(t, 401)
+		h.do(h.alice, "POST", "/api/v1/sandboxes", "", request.HeaderIdempotencyKey, key).want(t, 401)
 	}
 	h.cluster.set(func(c *fakeCluster) { c.behind = nil })
 	for _, key := range []string{"one", "two"} {
-		h.do(second, "POST", "/api/v1/sandboxes", "", headerIdempotencyKey, key).want(t, 200)
+		h.do(second, "POST", "/api/v1/sandboxes", "", request.HeaderIdempotencyKey, key).want(t, 200)
 	}
 	if n := len(slices.Collect(h.cluster.store.View().AllSandboxes())); n != 2 {
 		t.Errorf("%d sandboxes", n)

@@ -35,7 +35,7 @@ type route struct {
 	format response.Format
 	// internal is the text of a 500, "" for "Internal Server Error".
 	internal string
-	handle   func(*Server, *call) (answer, error)
+	handle   func(*Server, *call) (response.Response, error)
 	// members are all that the body of an operator's route may have; none is a route without a body.
 	// A misspelt or unknown member is 422: an operator who asks for less must not get more.
 	members []string

@@ -67,7 +67,7 @@ func (s *Server) readKeys(ctx context.Context, rows []*fsm.Sandbox) sandboxKeys 
 		}
 		asked[row.ID] = true
 		group.Go(func() error {
-			key, err := s.readSecret(ctx, row.KeyRef, "key")
+			key, err := s.calls.ReadSecret(ctx, row.KeyRef, "key")
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || key == "" {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -47,38 +48,39 @@ type logRequest struct {
 
 // logRequest reads the query.
 func (c *call) logRequest() (logRequest, error) {
-	r := logRequest{stream: c.query.Enum("stream", streamAll, []string{streamAll, streamStdout, streamStderr})}
-	r.part.Tail = c.query.Integer("tail", defaultTail, -1, maxTail)
-	r.part.Follow = c.query.Boolean("follow")
-	r.part.Previous = c.query.Enum("run", runLast, []string{runLast, runPrevious}) == runPrevious
-	return r, c.check()
+	r := logRequest{stream: c.Query.Enum("stream", streamAll, []string{streamAll, streamStdout, streamStderr})}
+	r.part.Tail = c.Query.Integer("tail", defaultTail, -1, maxTail)
+	r.part.Follow = c.Query.Boolean("follow")
+	r.part.Previous = c.Query.Enum("run", runLast, []string{runLast, runPrevious}) == runPrevious
+	return r, c.Check()
 }
 
 // handleSandboxLogs handles GET /api/v1/sandboxes/{sandbox_id}/logs, which upstream does not have:
 // the end of what the task wrote and, with follow, what it writes from then on.
-func (s *Server) handleSandboxLogs(c *call) (answer, error) {
+func (s *Server) handleSandboxLogs(c *call) (response.Response, error) {
 	wanted, err := c.logRequest()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	v, row, err := c.sandboxOfPath()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	return c.sandboxLog(v, row, wanted)
 }
 
 // sandboxLog streams a sandbox's log to whoever may read it.
-func (c *call) sandboxLog(v *fsm.View, row *fsm.Sandbox, wanted logRequest) (answer, error) {
+func (c *call) sandboxLog(v *fsm.View, row *fsm.Sandbox, wanted logRequest) (response.Response, error) {
 	s := c.server
 	if s.cfg.Logs == nil {
-		return answer{}, response.Error(http.StatusNotImplemented, "This installation can't read the logs of sandboxes")
+		return response.Response{}, response.Error(http.StatusNotImplemented,
+			"This installation can't read the logs of sandboxes")
 	}
-	requestInfoOf(c.r.Context()).Sandbox = row.ID
+	request.InfoOf(c.Request.Context()).Sandbox = row.ID
 	// RequestTimeout does not apply: a log may be followed for hours.
-	session, err := s.proxy.OpenLog(c.r.Context(), row.ID, wanted.part.Follow)
+	session, err := s.proxy.OpenLog(c.Request.Context(), row.ID, wanted.part.Follow)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	log, err := s.openLog(session.Context(), v.ClusterID(), row.ID, wanted)
 	if err != nil {
@@ -87,13 +89,13 @@ func (c *call) sandboxLog(v *fsm.View, row *fsm.Sandbox, wanted logRequest) (ans
 		if wanted.part.Previous {
 			missing = "The logs of an earlier run of the sandbox are not kept"
 		}
-		return answer{}, response.NotFoundAs(err, missing)
+		return response.Response{}, response.NotFoundAs(err, missing)
 	}
-	return answer{status: http.StatusOK, stream: func(w http.ResponseWriter) error {
+	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
 		defer session.End()
 		defer log.Close()
 		if wanted.part.Follow {
-			go s.proxy.EndWith(session, row, c.who.user, c.who.credential, logGrace)
+			go s.proxy.EndWith(session, row, c.Caller.User, c.Caller.Credential, logGrace)
 		}
 		return copyLog(session.Context(), w, log)
 	}}, nil
@@ -129,7 +131,7 @@ func copyLog(ctx context.Context, w http.ResponseWriter, log io.ReadCloser) erro
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Time{}) // a writer without deadlines has none to clear
 	_ = rc.SetReadDeadline(time.Time{})  // likewise
-	w.Header().Set("Content-Type", typeText)
+	w.Header().Set("Content-Type", response.TypeText)
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 	_ = rc.Flush() // a writer that can't flush does not buffer

@@ -21,6 +21,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/llm"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -28,11 +29,11 @@ import (
 type Server struct {
 	cfg     Config
 	cluster Cluster
-	secrets Secrets
-	// discards are the deletions of secrets in progress. Each has a deadline.
-	discards sync.WaitGroup
-	agents   Agents
-	log      *slog.Logger
+	secrets request.Secrets
+	// calls is what each request needs.
+	calls  *request.Server
+	agents Agents
+	log    *slog.Logger
 
 	handler http.Handler
 	router  *router
@@ -55,8 +56,6 @@ type Server struct {
 	exposition http.Handler
 	// packing holds a token for each snapshot being sent.
 	packing chan struct{}
-	// answers bounds the large answers that are held at a time.
-	answers *limits.Budget
 	// downloads has the conversations that are being downloaded, as user/id.
 	downloads sync.Map
 	// admission bounds the requests of one user.
@@ -72,7 +71,7 @@ type Server struct {
 
 // New creates a Server and starts nothing. It fails on an invalid Config and panics if
 // cfg.Registerer already has metrics of another Server.
-func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error) {
+func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the HTTP API: %w", err)
 	}
@@ -84,10 +83,13 @@ func New(cfg Config, c Cluster, secrets Secrets, agents Agents) (*Server, error)
 		refused:    newSampler(),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		packing:    make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
-		answers:    limits.NewBudget(),
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),
 		titles:     newTitleLimits(),
 		started:    time.Now(),
+	}
+	s.calls = &request.Server{
+		Cluster: c, Secrets: secrets, Log: s.log, RequestTimeout: cfg.RequestTimeout,
+		Answers: limits.NewBudget(), Read: s.metrics.read,
 	}
 	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())
@@ -112,14 +114,14 @@ func errKeyChanging() error {
 // forProxy returns what the sandbox proxy needs of s.
 func (s *Server) forProxy() proxy.Server {
 	return proxy.Server{
-		Cluster: s.cluster, Info: requestInfoOf, Seen: s.seenAs, ClientAddress: s.clientAddress,
+		Cluster: s.cluster, Info: request.InfoOf, Seen: s.seenAs, ClientAddress: s.clientAddress,
 		SandboxKey: func(ctx context.Context, ref fsm.SecretRef) (string, error) {
 			entry, err := s.secrets.Read(ctx, ref)
 			switch {
 			case fsm.CodeOf(err) == fsm.CodeNotFound:
 				return "", errKeyChanging()
 			case err != nil:
-				return "", secretFailure(err)
+				return "", request.SecretFailure(err)
 			}
 			return entry[fsm.MemberKey], nil
 		},
@@ -133,7 +135,7 @@ func (s *Server) forProxy() proxy.Server {
 // forModels returns what the model gateway needs of s.
 func (s *Server) forModels() llm.Server {
 	return llm.Server{
-		Cluster: s.cluster, Info: requestInfoOf, AskCluster: s.keys.mayAsk, Logger: s.log, Registerer: s.cfg.Registerer,
+		Cluster: s.cluster, Info: request.InfoOf, AskCluster: s.keys.mayAsk, Logger: s.log, Registerer: s.cfg.Registerer,
 		Secret: func(ctx context.Context, ref fsm.SecretRef, member string) (string, error) {
 			entry, err := s.secrets.Read(ctx, ref)
 			return entry[member], err
@@ -155,7 +157,7 @@ func (s *Server) admitted(ctx context.Context, by fsm.Credential) error {
 		}
 		key := v.APIKeyByLookup(by.Lookup)
 		s.keys.uses.note(key, now)
-		if of = (limits.Client{Address: requestInfoOf(ctx).Address}); key != nil {
+		if of = (limits.Client{Address: request.InfoOf(ctx).Address}); key != nil {
 			of = limits.Client{User: key.UserID}
 		}
 	}
@@ -203,7 +205,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	})
 	err := group.Wait()
 	conns.Wait()
-	s.discards.Wait()
+	s.calls.Wait()
 	return err
 }
 

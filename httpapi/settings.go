@@ -10,6 +10,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -32,38 +33,38 @@ type customSecretInput struct {
 }
 
 // handleSettingsPut handles POST /api/settings.
-func (s *Server) handleSettingsPut(c *call) (answer, error) {
-	in := readSettings(c.object())
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleSettingsPut(c *call) (response.Response, error) {
+	in := readSettings(c.Object())
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) {
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
 		return s.prepareSettings(c, in)
-	}, func(fsm.Result) (answer, error) {
-		return ok(struct{}{})
+	}, func(fsm.Result) (response.Response, error) {
+		return response.OK(struct{}{})
 	})
 }
 
 // prepareSettings builds the command. It verifies git tokens as POST /api/add-git-providers does,
 // at the stored host if the request has none. It refuses what Apply would refuse before any secret
 // is written.
-func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, secretWrites, error) {
-	body, writes, err := in.command(c.who.user)
+func (s *Server) prepareSettings(c *call, in settingsInput) (fsm.Body, request.SecretWrites, error) {
+	body, writes, err := in.command(c.Caller.User)
 	if err != nil || len(in.tokens) == 0 && len(in.custom) == 0 && !in.values.ChoosesAgent() {
 		return body, writes, err
 	}
-	v, err := c.viewWith(cluster.Linearizable)
+	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
-		return nil, secretWrites{}, err
+		return nil, request.SecretWrites{}, err
 	}
-	if over := v.SettingsAdmission(c.who.user, body, c.now); over != nil {
-		return nil, secretWrites{}, over
+	if over := v.SettingsAdmission(c.Caller.User, body, c.Now); over != nil {
+		return nil, request.SecretWrites{}, over
 	}
 	if len(in.tokens) == 0 {
 		return body, writes, nil
 	}
-	stored := v.Providers(c.who.user)
-	return body, writes, s.sharedNow().git.Tokens(c.ctx(), stored, git.KeepHosts(in.tokens, stored))
+	stored := v.Providers(c.Caller.User)
+	return body, writes, s.sharedNow().git.Tokens(c.Ctx(), stored, git.KeepHosts(in.tokens, stored))
 }
 
 func readSettings(o decode.Object) settingsInput {
@@ -119,8 +120,8 @@ func readCustomSecrets(o decode.Object) []customSecretInput {
 }
 
 // command builds the command and lists the secrets to store.
-func (in settingsInput) command(user string) (*fsm.SettingsPutBody, secretWrites, error) {
-	var writes secretWrites
+func (in settingsInput) command(user string) (*fsm.SettingsPutBody, request.SecretWrites, error) {
+	var writes request.SecretWrites
 	body := &fsm.SettingsPutBody{
 		Values:        in.values,
 		Providers:     make([]fsm.Provider, len(in.tokens)),
@@ -134,9 +135,9 @@ func (in settingsInput) command(user string) (*fsm.SettingsPutBody, secretWrites
 	if in.mcp != nil {
 		text, err := response.Encode(in.mcp)
 		if err != nil {
-			return nil, secretWrites{}, fmt.Errorf("encoding the MCP configuration: %w", err)
+			return nil, request.SecretWrites{}, fmt.Errorf("encoding the MCP configuration: %w", err)
 		}
-		writes.add(fsm.SettingPath(user, "mcp_config"), "json", string(text), &body.MCPConfig)
+		writes.Add(fsm.SettingPath(user, "mcp_config"), "json", string(text), &body.MCPConfig)
 	}
 	for i, t := range in.tokens {
 		body.Providers[i] = t.Row(user)
@@ -144,19 +145,19 @@ func (in settingsInput) command(user string) (*fsm.SettingsPutBody, secretWrites
 	}
 	for i, one := range in.custom {
 		body.CustomSecrets[i] = fsm.CustomSecret{UserID: user, Name: one.name, Description: one.description}
-		writes.add(fsm.CustomSecretPath(user, one.name), "value", one.secret, &body.CustomSecrets[i].Ref)
+		writes.Add(fsm.CustomSecretPath(user, one.name), "value", one.secret, &body.CustomSecrets[i].Ref)
 	}
 	return body, writes, nil
 }
 
 // stageKey returns the reference for one key: nil keeps the stored one, a zero reference clears it.
-func stageKey(w *secretWrites, user, name string, value *string) *fsm.SecretRef {
+func stageKey(w *request.SecretWrites, user, name string, value *string) *fsm.SecretRef {
 	if value == nil {
 		return nil
 	}
 	ref := &fsm.SecretRef{}
 	if *value != "" {
-		w.add(fsm.SettingPath(user, name), "value", *value, ref)
+		w.Add(fsm.SettingPath(user, name), "value", *value, ref)
 	}
 	return ref
 }
@@ -168,29 +169,29 @@ type secretsStoreBody struct {
 }
 
 // handleSettingsGet handles GET /api/settings.
-func (s *Server) handleSettingsGet(c *call) (answer, error) {
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleSettingsGet(c *call) (response.Response, error) {
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	stored := v.Settings(c.who.user)
+	stored := v.Settings(c.Caller.User)
 	if stored == nil {
-		return answer{}, errSettingsNotFound()
+		return response.Response{}, errSettingsNotFound()
 	}
 	mcp := json.RawMessage("null")
 	if !stored.MCPConfig.IsZero() {
-		text, err := s.readSecret(c.ctx(), stored.MCPConfig, "json")
+		text, err := s.calls.ReadSecret(c.Ctx(), stored.MCPConfig, "json")
 		if err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 		mcp = json.RawMessage(text)
 	}
-	body, err := newSettingsBody(&storedSettings{stored, mcp, v.Providers(c.who.user)})
+	body, err := newSettingsBody(&storedSettings{stored, mcp, v.Providers(c.Caller.User)})
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return answer{status: http.StatusOK, body: encodedItems{items: []json.RawMessage{body}}}, nil
+	return response.Response{Status: http.StatusOK, Body: response.EncodedItems{Items: []json.RawMessage{body}}}, nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -29,38 +31,38 @@ func newSpecBody(s *fsm.Spec) specBody {
 }
 
 // handleSpecSearch handles GET /api/v1/sandbox-specs/search.
-func (s *Server) handleSpecSearch(c *call) (answer, error) {
-	token, limit := pageIDOf(c.query), limitOf(c.query)
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleSpecSearch(c *call) (response.Response, error) {
+	token, limit := request.PageIDOf(c.Query), request.LimitOf(c.Query)
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	rows, next := pageAfter(v.Specs(), specKey, token, limit)
+	rows, next := request.PageAfter(v.Specs(), specKey, token, limit)
 	items := make([]specBody, len(rows))
 	for i, row := range rows {
 		items[i] = newSpecBody(row)
 	}
-	return ok(wire.NewPage(items, next))
+	return response.OK(wire.NewPage(items, next))
 }
 
 // specKey sorts specs in the order of the list.
 func specKey(s *fsm.Spec) string { return fmt.Sprintf("%010d %s", s.Position, s.ID) }
 
 // handleSpecGet handles GET /api/v1/sandbox-specs: the specs with the given ids.
-func (s *Server) handleSpecGet(c *call) (answer, error) {
-	ids := c.query.Required("id")
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleSpecGet(c *call) (response.Response, error) {
+	ids := c.Query.Required("id")
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	if len(ids) > maxBatch {
-		return answer{}, errBatch("sandbox specs", len(ids))
+	if len(ids) > request.MaxBatch {
+		return response.Response{}, request.ErrBatch("sandbox specs", len(ids))
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	items := make([]*specBody, len(ids))
 	for i, id := range ids {
@@ -69,5 +71,5 @@ func (s *Server) handleSpecGet(c *call) (answer, error) {
 			items[i] = &b
 		}
 	}
-	return ok(items)
+	return response.OK(items)
 }

@@ -13,6 +13,8 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -30,21 +32,21 @@ type startInput struct {
 }
 
 // handleStart handles POST /api/v1/app-conversations.
-func (s *Server) handleStart(c *call) (answer, error) {
-	in := readStart(c.object())
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleStart(c *call) (response.Response, error) {
+	in := readStart(c.Object())
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	return c.once(func() (fsm.Body, secretWrites, error) {
+	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
 		if err := c.checkStart(in.request); err != nil {
-			return nil, secretWrites{}, err
+			return nil, request.SecretWrites{}, err
 		}
-		return in.command(c.who.user)
-	}, func(res fsm.Result) (answer, error) {
+		return in.command(c.Caller.User)
+	}, func(res fsm.Result) (response.Response, error) {
 		if res.StartTask == nil {
-			return answer{}, errEmptyResult(fsm.StartTaskCreate)
+			return response.Response{}, request.ErrEmptyResult(fsm.StartTaskCreate)
 		}
-		return ok(newStartTaskBody(nil, res.StartTask, s.linksFor(c.r)))
+		return response.OK(newStartTaskBody(nil, res.StartTask, s.linksFor(c.Request)))
 	})
 }
 
@@ -52,34 +54,34 @@ func (s *Server) handleStart(c *call) (answer, error) {
 // checks again.
 func (c *call) checkStart(q fsm.StartRequest) error {
 	if id := q.ParentConversationID; id != nil {
-		v, err := c.viewWith(cluster.Linearizable)
+		v, err := c.ViewWith(cluster.Linearizable)
 		if err != nil {
 			return err
 		}
-		if v.Conversation(c.who.user, *id) == nil {
+		if v.Conversation(c.Caller.User, *id) == nil {
 			return fsm.Errorf(fsm.CodeNotFound, "Parent conversation not found: %s", *id)
 		}
 	}
-	v, err := c.server.cluster.View(c.ctx(), cluster.Stale)
+	v, err := c.server.cluster.View(c.Ctx(), cluster.Stale)
 	if err != nil {
 		return fmt.Errorf("reading the limits: %w", err)
 	}
 	return c.admitted(v, func(v *fsm.View) *fsm.Error {
-		return v.StartAdmission(c.who.user, &q, c.now)
+		return v.StartAdmission(c.Caller.User, &q, c.Now)
 	})
 }
 
 // command builds the command and lists the secrets to store.
-func (in startInput) command(user string) (*fsm.StartTaskCreateBody, secretWrites, error) {
+func (in startInput) command(user string) (*fsm.StartTaskCreateBody, request.SecretWrites, error) {
 	body := &fsm.StartTaskCreateBody{
 		ID: newHexID(), ConversationID: in.conversation, V0ID: in.v0ID, Join: in.join, Request: in.request,
 	}
 	if body.ConversationID == "" {
 		body.ConversationID = newHexID()
 	}
-	var writes secretWrites
+	var writes request.SecretWrites
 	if err := in.secrets.stage(&writes, user, body.ID, &body.Secrets); err != nil {
-		return nil, secretWrites{}, err
+		return nil, request.SecretWrites{}, err
 	}
 	return body, writes, nil
 }
@@ -341,4 +343,33 @@ func isReservedSecret(name string) bool {
 		return true
 	}
 	return false
+}
+
+// startSecrets are the secrets of a start task, stored as the member "json" of its entry.
+type startSecrets struct {
+	Secrets   map[string]string  `json:"secrets"`
+	MCPConfig *mcpConfig         `json:"mcp_config"`
+	Plugins   []fsm.PluginSource `json:"plugins"`
+	// Metadata is the request's observability_metadata.
+	Metadata fsm.JSONObject `json:"observability_metadata,omitempty"`
+}
+
+// empty reports whether there is nothing to store.
+func (d *startSecrets) empty() bool {
+	return len(d.Secrets) == 0 && d.MCPConfig == nil && len(d.Plugins) == 0 && len(d.Metadata) == 0
+}
+
+// stage adds the document to the secrets to write.
+func (d *startSecrets) stage(w *request.SecretWrites, user, task string, ref *fsm.SecretRef) error {
+	if d.empty() {
+		return nil
+	}
+	d.Secrets = wire.OrEmptyMap(d.Secrets)
+	text, err := response.Encode(d)
+	if err != nil {
+		return fmt.Errorf("encoding the secrets of a start task: %w", err)
+	}
+	w.Add(fsm.StartTaskPath(user, task), "json", string(text), ref)
+	w.Alone()
+	return nil
 }

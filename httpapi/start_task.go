@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -116,50 +118,50 @@ func newMessageEcho(m *fsm.Message) *messageEcho {
 
 // handleStartTaskGet handles GET /api/v1/app-conversations/start-tasks: the tasks with the given
 // ids.
-func (s *Server) handleStartTaskGet(c *call) (answer, error) {
-	ids := c.query.Required("ids")
+func (s *Server) handleStartTaskGet(c *call) (response.Response, error) {
+	ids := c.Query.Required("ids")
 	hexes := make([]string, len(ids))
 	for i, id := range ids {
 		hex, f := decode.ToUUID(id)
 		if f != nil {
-			c.errs.Add(f.Type, []string{"query", "ids", itoa(i)}, f.Message, decode.Echo(id, false), f.Context)
+			c.Problems.Add(f.Type, []string{"query", "ids", strconv.Itoa(i)}, f.Message, decode.Echo(id, false), f.Context)
 		}
 		hexes[i] = hex
 	}
-	if len(ids) > maxBatch {
-		return answer{}, errBatch("start tasks", len(ids))
+	if len(ids) > request.MaxBatch {
+		return response.Response{}, request.ErrBatch("start tasks", len(ids))
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	rows := make([]*fsm.StartTask, len(ids))
 	for i, id := range hexes {
-		rows[i] = v.StartTask(c.who.user, id)
+		rows[i] = v.StartTask(c.Caller.User, id)
 	}
-	items, err := c.items(s.startTaskList(c, v, rows), maxBatchBytes)
+	items, err := c.Items(s.startTaskList(c, v, rows), request.MaxBatchBytes)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if len(items) < len(ids) {
-		return answer{}, response.Error(http.StatusBadRequest,
-			fmt.Sprintf("The answer is larger than %d bytes: ask for fewer start tasks at a time.", maxBatchBytes))
+		return response.Response{}, response.Error(http.StatusBadRequest,
+			fmt.Sprintf("The answer is larger than %d bytes: ask for fewer start tasks at a time.", request.MaxBatchBytes))
 	}
-	return ok(encodedItems{before: "[", items: items, after: "]"})
+	return response.OK(response.EncodedItems{Before: "[", Items: items, After: "]"})
 }
 
 // startTaskList lists tasks, of which some may be nil.
-func (s *Server) startTaskList(c *call, v *fsm.View, rows []*fsm.StartTask) list {
-	to := s.linksFor(c.r)
-	return list{n: len(rows), item: func(i int) any {
+func (s *Server) startTaskList(c *call, v *fsm.View, rows []*fsm.StartTask) request.List {
+	to := s.linksFor(c.Request)
+	return request.List{N: len(rows), Item: func(i int) any {
 		if rows[i] == nil {
 			return nil
 		}
 		return newStartTaskBody(v, rows[i], to)
-	}, size: func(i int) int {
+	}, Size: func(i int) int {
 		if rows[i] == nil {
 			return 0
 		}
@@ -173,36 +175,36 @@ func startTaskQuery(q decode.Query) fsm.StartTaskFilter {
 }
 
 // handleStartTaskSearch handles GET /api/v1/app-conversations/start-tasks/search.
-func (s *Server) handleStartTaskSearch(c *call) (answer, error) {
-	filter := startTaskQuery(c.query)
-	filter.Order = fsm.StartTaskOrder(c.query.Enum("sort_order", string(fsm.StartTaskCreatedDesc), []string{
+func (s *Server) handleStartTaskSearch(c *call) (response.Response, error) {
+	filter := startTaskQuery(c.Query)
+	filter.Order = fsm.StartTaskOrder(c.Query.Enum("sort_order", string(fsm.StartTaskCreatedDesc), []string{
 		string(fsm.StartTaskCreated), string(fsm.StartTaskCreatedDesc), string(fsm.StartTaskUpdated),
 		string(fsm.StartTaskUpdatedDesc),
 	}))
-	p := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	p := fsm.Page{After: request.PageIDOf(c.Query), Limit: request.LimitOf(c.Query)}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	rows, next := v.StartTasks(c.who.user, filter, p)
-	return c.boundedPage(s.startTaskList(c, v, rows), next, func(limit int) string {
-		_, next := v.StartTasks(c.who.user, filter, fsm.Page{After: p.After, Limit: limit})
+	rows, next := v.StartTasks(c.Caller.User, filter, p)
+	return c.BoundedPage(s.startTaskList(c, v, rows), next, func(limit int) string {
+		_, next := v.StartTasks(c.Caller.User, filter, fsm.Page{After: p.After, Limit: limit})
 		return next
 	})
 }
 
 // handleStartTaskCount handles GET /api/v1/app-conversations/start-tasks/count.
-func (s *Server) handleStartTaskCount(c *call) (answer, error) {
-	filter := startTaskQuery(c.query)
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleStartTaskCount(c *call) (response.Response, error) {
+	filter := startTaskQuery(c.Query)
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.view()
+	v, err := c.View()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(v.CountStartTasks(c.who.user, filter))
+	return response.OK(v.CountStartTasks(c.Caller.User, filter))
 }

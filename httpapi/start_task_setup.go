@@ -5,6 +5,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -52,27 +53,27 @@ func skippedText(t *fsm.StartTask) string {
 
 // handleStartTaskSetup handles POST /api/v1/start-tasks/{task_id}/setup: the user's answer to what the
 // task asks.
-func (s *Server) handleStartTaskSetup(c *call) (answer, error) {
-	text := c.params.ByName("task_id")
+func (s *Server) handleStartTaskSetup(c *call) (response.Response, error) {
+	text := c.Params.ByName("task_id")
 	id, f := decode.ToUUID(text)
 	if f != nil {
-		c.errs.Add(f.Type, []string{"path", "task_id"}, f.Message, decode.Echo(text, false), f.Context)
+		c.Problems.Add(f.Type, []string{"path", "task_id"}, f.Message, decode.Echo(text, false), f.Context)
 	}
-	o := c.object()
+	o := c.Object()
 	o.Strict("hash", "accept")
 	b := &fsm.StartTaskAnswerBody{ID: id, Hash: o.MustText("hash", fsm.MaxName)}
 	if o.Require("accept") {
 		b.Accept = o.BooleanOr("accept", false)
 	}
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	prepare := func() (fsm.Body, secretWrites, error) { return b, secretWrites{}, nil }
-	out, err := c.once(prepare, func(res fsm.Result) (answer, error) {
+	prepare := func() (fsm.Body, request.SecretWrites, error) { return b, request.SecretWrites{}, nil }
+	out, err := c.Once(prepare, func(res fsm.Result) (response.Response, error) {
 		if res.StartTask == nil {
-			return answer{}, errEmptyResult(fsm.StartTaskAnswer)
+			return response.Response{}, request.ErrEmptyResult(fsm.StartTaskAnswer)
 		}
-		return ok(wire.Success{Success: true})
+		return response.OK(wire.Success{Success: true})
 	})
 	return out, response.NotFoundAs(err, "Start task not found")
 }

@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/llmtoken"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -25,42 +26,42 @@ type modelAccess struct {
 // handleUserMe handles GET /api/v1/users/me: the settings with the user's id. With expose_secrets and
 // the key of a sandbox of the user it has what that sandbox's programs reach models and MCP servers
 // with.
-func (s *Server) handleUserMe(c *call) (answer, error) {
-	expose := c.query.Boolean("expose_secrets")
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleUserMe(c *call) (response.Response, error) {
+	expose := c.Query.Boolean("expose_secrets")
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	read := c.view
+	read := c.View
 	if expose { // a key that was replaced or a sandbox that was paused gives nothing
-		read = func() (*fsm.View, error) { return c.viewWith(cluster.Linearizable) }
+		read = func() (*fsm.View, error) { return c.ViewWith(cluster.Linearizable) }
 	}
 	v, err := read()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	stored := v.Settings(c.who.user)
+	stored := v.Settings(c.Caller.User)
 	if stored == nil {
-		stored = &fsm.Settings{UserID: c.who.user}
+		stored = &fsm.Settings{UserID: c.Caller.User}
 	}
 	access := modelAccess{Model: stored.Values.LLMModel, BaseURL: stored.Values.LLMBaseURL}
 	if expose {
 		if access, err = c.exposed(v, stored, access); err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 	}
 	mcp := json.RawMessage("null") // it holds secrets
 	if expose && !stored.MCPConfig.IsZero() {
-		text, err := s.readSecret(c.ctx(), stored.MCPConfig, "json")
+		text, err := s.calls.ReadSecret(c.Ctx(), stored.MCPConfig, "json")
 		if err != nil {
-			return answer{}, err
+			return response.Response{}, err
 		}
 		mcp = json.RawMessage(text)
 	}
-	body, err := newUserMeBody(&storedSettings{stored, mcp, v.Providers(c.who.user)}, access)
+	body, err := newUserMeBody(&storedSettings{stored, mcp, v.Providers(c.Caller.User)}, access)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(body)
+	return response.OK(body)
 }
 
 // newUserMeBody is the members of the settings with those that upstream's user has.
@@ -90,7 +91,7 @@ func newUserMeBody(s *storedSettings, access modelAccess) (map[string]json.RawMe
 // exposed returns what a sandbox's programs reach models with: the model gateway and a token where
 // sandboxes use it, else the user's own key.
 func (c *call) exposed(v *fsm.View, stored *fsm.Settings, access modelAccess) (modelAccess, error) {
-	key := c.r.Header.Get(proxy.HeaderKey)
+	key := c.Request.Header.Get(proxy.HeaderKey)
 	if key == "" {
 		return access, response.Error(http.StatusUnauthorized, "X-Session-API-Key header is required")
 	}
@@ -98,14 +99,14 @@ func (c *call) exposed(v *fsm.View, stored *fsm.Settings, access modelAccess) (m
 	switch {
 	// The look-up by hash finds a candidate; Opens compares.
 	case !proxy.Opens(row, key) || !proxy.IsOwned(row) || v.LockedOut(row.UserID, time.Now()):
-		requestInfoOf(c.r.Context()).Refused = refusedUnknown
+		request.InfoOf(c.Request.Context()).Refused = refusedUnknown
 		return access, response.Error(http.StatusUnauthorized, "Invalid session API key")
-	case row.UserID != c.who.user:
+	case row.UserID != c.Caller.User:
 		return access, response.Error(http.StatusForbidden, "Session API key does not belong to the authenticated user")
 	case row.Desired != fsm.DesiredRunning || row.State() != fsm.SandboxRunning:
 		return access, response.Error(http.StatusUnauthorized, "Sandbox is not running")
 	}
-	requestInfoOf(c.r.Context()).Sandbox = row.ID
+	request.InfoOf(c.Request.Context()).Sandbox = row.ID
 	if c.server.usesGateway(v) {
 		access.APIKey, access.BaseURL = nil, new(c.server.gatewayURL())
 		newest, _ := v.Conversations(row.UserID, fsm.ConversationFilter{SandboxID: row.ID, IncludeSub: true},
@@ -118,7 +119,7 @@ func (c *call) exposed(v *fsm.View, stored *fsm.Settings, access modelAccess) (m
 	if stored.LLMAPIKey.IsZero() {
 		return access, nil
 	}
-	value, err := c.server.readSecret(c.ctx(), stored.LLMAPIKey, "value")
+	value, err := c.server.calls.ReadSecret(c.Ctx(), stored.LLMAPIKey, "value")
 	if err != nil {
 		return access, err
 	}

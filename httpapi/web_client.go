@@ -7,6 +7,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
@@ -70,13 +71,13 @@ type acpModelBody struct {
 
 // handleWebClientConfig handles GET /api/v1/web-client/config. It needs no key, so that it shows of an
 // agent neither arguments nor environment.
-func (s *Server) handleWebClientConfig(c *call) (answer, error) {
-	if err := c.check(); err != nil {
-		return answer{}, err
+func (s *Server) handleWebClientConfig(c *call) (response.Response, error) {
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
-	v, err := c.viewWith(cluster.Stale)
+	v, err := c.ViewWith(cluster.Stale)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	b := webClientBody{
 		AppMode: "oss", Kind: "WebClientConfig", ProvidersConfigured: []string{}, FaultyModels: []string{},
@@ -97,7 +98,7 @@ func (s *Server) handleWebClientConfig(c *call) (answer, error) {
 		}
 	}
 	b.UpdatedAt = wire.At(changed)
-	return ok(b)
+	return response.OK(b)
 }
 
 func newACPProviderBody(a *fsm.Agent) acpProviderBody {

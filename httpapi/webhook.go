@@ -13,6 +13,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -20,38 +21,38 @@ import (
 // handleWebhookConversation handles POST /api/v1/webhooks/conversations: an agent server sends the
 // state of a conversation (API.md, "Webhooks from sandboxes"). Its title replaces one that no user
 // gave.
-func (s *Server) handleWebhookConversation(c *call) (answer, error) {
+func (s *Server) handleWebhookConversation(c *call) (response.Response, error) {
 	v, sandbox, err := c.callingSandbox()
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	o := c.object()
+	o := c.Object()
 	o.Require("id")
 	id, title := decode.OrZero(o.UUID("id")), o.Title(memberTitle, maxTitle)
-	if err := c.check(); err != nil {
-		return answer{}, err
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
 	}
 	row := v.Conversation(sandbox.UserID, id)
 	if row == nil || row.SandboxID != sandbox.ID {
-		return answer{}, response.Error(http.StatusNotFound, "Conversation not found")
+		return response.Response{}, response.Error(http.StatusNotFound, "Conversation not found")
 	}
 	if decode.OrZero(title) == "" || !row.AutoTitle || *title == decode.OrZero(row.Title) {
-		return ok(wire.Success{Success: true})
+		return response.OK(wire.Success{Success: true})
 	}
 	body := &fsm.ConversationUpdateBody{ID: id, Automatic: true, Set: []string{memberTitle}, Title: title}
 	if err := fsm.Validate(body); err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
 	if !c.server.titles.allow(sandbox.ID) {
 		c.server.metrics.limits.WithLabelValues(limitRate).Inc()
-		return answer{}, &response.HTTPError{
+		return response.Response{}, &response.HTTPError{
 			Status: http.StatusTooManyRequests, Text: "This sandbox changes titles too often", RetryAfter: titlePause,
 		}
 	}
-	if _, err := c.propose(body); err != nil {
-		return answer{}, response.NotFoundAs(err, "Conversation not found")
+	if _, err := c.Propose(body); err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 	}
-	return ok(wire.Success{Success: true})
+	return response.OK(wire.Success{Success: true})
 }
 
 // A sandbox changes titleBurst titles at once, as one with many conversations does, and then one each
@@ -89,7 +90,7 @@ func (l titleLimits) allow(sandbox string) bool {
 // presentedSandbox returns the sandbox whose key a request has, as far as this node knows, before
 // its body is read.
 func (c *call) presentedSandbox() (*fsm.Sandbox, string, error) {
-	key := c.r.Header.Get(proxy.HeaderKey)
+	key := c.Request.Header.Get(proxy.HeaderKey)
 	if key == "" {
 		return nil, "", response.Error(http.StatusUnauthorized, "X-Session-API-Key header is required")
 	}
@@ -98,7 +99,7 @@ func (c *call) presentedSandbox() (*fsm.Sandbox, string, error) {
 		return nil, "", err
 	}
 	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
-		requestInfoOf(c.r.Context()).Refused = refusedUnknown
+		request.InfoOf(c.Request.Context()).Refused = refusedUnknown
 		return nil, "", response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
 	return row, key, nil
@@ -111,16 +112,16 @@ func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	v, err := c.viewWith(cluster.Linearizable)
+	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
 		return nil, nil, err
 	}
 	row := v.SandboxByKeyHash(apikey.Hash(key)) // this node may have been behind
 	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
-		requestInfoOf(c.r.Context()).Refused = refusedUnknown
+		request.InfoOf(c.Request.Context()).Refused = refusedUnknown
 		return nil, nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}
-	c.who.user = row.UserID
-	requestInfoOf(c.r.Context()).Sandbox = row.ID
-	return v, row, c.server.admit(c.r.Context(), limits.Client{Sandbox: row.ID})
+	c.Caller.User = row.UserID
+	request.InfoOf(c.Request.Context()).Sandbox = row.ID
+	return v, row, c.server.admit(c.Request.Context(), limits.Client{Sandbox: row.ID})
 }

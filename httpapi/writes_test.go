@@ -12,25 +12,27 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // TestIdempotency_LongNames: every allowed user name works with every allowed Idempotency-Key.
 func TestIdempotency_LongNames(t *testing.T) {
 	for _, name := range []int{1, 52, 53, 62, 63} {
-		for _, length := range []int{1, 64, 65, maxIdempotencyKey} {
+		for _, length := range []int{1, 64, 65, request.MaxIdempotencyKey} {
 			t.Run(fmt.Sprint(name, " and ", length), func(t *testing.T) {
 				h := newHarness(t)
 				user := strings.Repeat("u", name)
 				api := h.issue(user, false)
 				key := strings.Repeat("k", length)
 				for range 2 {
-					h.do(api, "POST", settingsPath, `{"llm_api_key":"sk-1"}`, headerIdempotencyKey, key).want(t, 200)
+					h.do(api, "POST", settingsPath, `{"llm_api_key":"sk-1"}`, request.HeaderIdempotencyKey, key).want(t, 200)
 				}
 				if n := h.secrets.written(); n != 1 {
 					t.Errorf("%d secrets were written, want 1", n)
 				}
-				h.do(api, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, key).want(t, 422)
-				h.do(api, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, key[1:]+"x").want(t, 200)
+				h.do(api, "POST", settingsPath, `{"language":"en"}`, request.HeaderIdempotencyKey, key).want(t, 422)
+				h.do(api, "POST", settingsPath, `{"language":"en"}`, request.HeaderIdempotencyKey, key[1:]+"x").want(t, 200)
 			})
 		}
 	}
@@ -45,7 +47,7 @@ func TestIdempotency_ExpiredRecord(t *testing.T) {
 	if _, err := h.cluster.Propose(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	h.do(h.alice, "POST", settingsPath, `{"language":"en"}`, headerIdempotencyKey, "k").want(t, 200)
+	h.do(h.alice, "POST", settingsPath, `{"language":"en"}`, request.HeaderIdempotencyKey, "k").want(t, 200)
 	if s := h.cluster.store.View().Settings("alice"); decode.OrZero(s.Values.Language) != "en" {
 		t.Error("nothing was stored")
 	}
@@ -223,14 +225,15 @@ func TestV0Start_IDComesBackAsSent(t *testing.T) {
 func TestOnce_ChecksTheEnvelope(t *testing.T) {
 	h := newHarness(t)
 	r := httptest.NewRequest("POST", "http://example.org"+settingsPath, nil)
-	c := &call{server: h.server, r: r, now: time.Now(), who: principal{user: "Not a user"}}
-	defer c.close()
-	_, err := c.once(func() (fsm.Body, secretWrites, error) {
+	c := &call{Call: request.New(h.server.calls, r, nil), server: h.server}
+	c.Caller = request.Caller{User: "Not a user"}
+	defer c.Close()
+	_, err := c.Once(func() (fsm.Body, request.SecretWrites, error) {
 		body := &fsm.SettingsPutBody{}
-		var writes secretWrites
-		writes.add("users/x/settings/mcp_config", "json", "{}", &body.MCPConfig)
+		var writes request.SecretWrites
+		writes.Add("users/x/settings/mcp_config", "json", "{}", &body.MCPConfig)
 		return body, writes, nil
-	}, func(fsm.Result) (answer, error) { return ok(struct{}{}) })
+	}, func(fsm.Result) (response.Response, error) { return response.OK(struct{}{}) })
 	if fsm.CodeOf(err) != fsm.CodeInvalid || h.secrets.written() != 0 {
 		t.Errorf("%v, %d secrets were written", err, h.secrets.written())
 	}

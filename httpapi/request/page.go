@@ -1,4 +1,4 @@
-package httpapi
+package request
 
 import (
 	"encoding/base64"
@@ -12,15 +12,16 @@ import (
 const (
 	defaultLimit = 100
 	maxLimit     = 100
-	maxBatch     = 100
+	MaxBatch     = 100
 	maxPageID    = 1024
 )
 
-func limitOf(q decode.Query) int { return int(q.Integer("limit", defaultLimit, 0, maxLimit)) }
+// LimitOf reads the limit parameter.
+func LimitOf(q decode.Query) int { return int(q.Integer("limit", defaultLimit, 0, maxLimit)) }
 
-// pageIDOf reads the page_id parameter. An unknown token means the first page, so a token that is
+// PageIDOf reads the page_id parameter. An unknown token means the first page, so a token that is
 // too long is dropped.
-func pageIDOf(q decode.Query) string {
+func PageIDOf(q decode.Query) string {
 	s, _ := q.Last("page_id")
 	if len(s) > maxPageID {
 		return ""
@@ -28,10 +29,10 @@ func pageIDOf(q decode.Query) string {
 	return s
 }
 
-// pageAfter cuts one page out of a short list that is sorted by key. The token encodes the key of
+// PageAfter cuts one page out of a short list that is sorted by key. The token encodes the key of
 // the page's last item. The next page starts after that key, even if the item is gone. An unknown
 // token means the first page.
-func pageAfter[T any](all []T, key func(T) string, token string, limit int) (items []T, next string) {
+func PageAfter[T any](all []T, key func(T) string, token string, limit int) (items []T, next string) {
 	items = all
 	if after, ok := tokenKey(token); ok {
 		items = slices.DeleteFunc(slices.Clone(all), func(one T) bool { return key(one) <= after })

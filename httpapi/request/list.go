@@ -1,4 +1,4 @@
-package httpapi
+package request
 
 import (
 	"encoding/json"
@@ -12,18 +12,18 @@ import (
 
 // The bounds of large answers, in bytes (API.md, "Paging").
 const (
-	// maxPageBytes bounds a page of more than one item.
-	maxPageBytes = 4 << 20
-	// maxBatchBytes bounds a batch.
-	maxBatchBytes = 16 << 20
+	// MaxPageBytes bounds a page of more than one item.
+	MaxPageBytes = 4 << 20
+	// MaxBatchBytes bounds a batch.
+	MaxBatchBytes = 16 << 20
 	// A client has answerSlack to begin to read a large answer, and reads answerRate bytes a second.
 	answerSlack = 10 * time.Second
 	answerRate  = 256 << 10
 )
 
 // reserve reserves bytes of an answer until the request has ended.
-func (c *call) reserve(bytes int) error {
-	if !c.server.answers.Take(c.who.user, bytes) {
+func (c *Call) reserve(bytes int) error {
+	if !c.server.Answers.Take(c.Caller.User, bytes) {
 		return &response.HTTPError{
 			Status: http.StatusServiceUnavailable, RetryAfter: time.Second,
 			Text: "Too many large answers are being read; nothing was done. Read the others to their end, " +
@@ -35,7 +35,7 @@ func (c *call) reserve(bytes int) error {
 }
 
 // reserveUpTo reserves what an answer of a size needs of the budget.
-func (c *call) reserveUpTo(bytes int) error {
+func (c *Call) reserveUpTo(bytes int) error {
 	if over := bytes - limits.FreeBytes - c.held; over > 0 {
 		return c.reserve(over)
 	}
@@ -43,34 +43,34 @@ func (c *call) reserveUpTo(bytes int) error {
 }
 
 // beginLarge prepares an answer of about a size.
-func (c *call) beginLarge(bytes int) error {
+func (c *Call) beginLarge(bytes int) error {
 	if bytes <= limits.FreeBytes {
 		return nil
 	}
 	if err := c.reserveUpTo(bytes); err != nil {
 		return err
 	}
-	return c.slot.TakeTurn(c.ctx)
+	return c.slot.TakeTurn(c.Ctx)
 }
 
-// list is what an answer lists: n items, each made by item. size is about how many bytes one has,
+// List is what an answer lists: n items, each made by item. size is about how many bytes one has,
 // nil if all are small.
-type list struct {
-	n    int
-	item func(i int) any
-	size func(i int) int
+type List struct {
+	N    int
+	Item func(i int) any
+	Size func(i int) int
 }
 
-// items encodes the items of an answer while they come to at most limit bytes, and at least one of
+// Items encodes the items of an answer while they come to at most limit bytes, and at least one of
 // them. Before an answer gets above freeDataBytes it takes of the budget and waits for its turn. It
 // must be read in time.
-func (c *call) items(of list, limit int) ([]json.RawMessage, error) {
+func (c *Call) Items(of List, limit int) ([]json.RawMessage, error) {
 	defer c.slot.EndTurn()
 	out, total := []json.RawMessage{}, 0
-	for i := range of.n {
+	for i := range of.N {
 		about := total
-		if of.size != nil {
-			about += of.size(i)
+		if of.Size != nil {
+			about += of.Size(i)
 		}
 		if i > 0 && about > limit {
 			break
@@ -78,7 +78,7 @@ func (c *call) items(of list, limit int) ([]json.RawMessage, error) {
 		if err := c.beginLarge(about); err != nil {
 			return nil, err
 		}
-		b, err := response.Encode(of.item(i))
+		b, err := response.Encode(of.Item(i))
 		if err != nil {
 			return nil, err
 		}
@@ -93,24 +93,28 @@ func (c *call) items(of list, limit int) ([]json.RawMessage, error) {
 	}
 	if total > limits.FreeBytes {
 		until := time.Now().Add(answerSlack + time.Duration(total)*time.Second/answerRate)
-		_ = http.NewResponseController(c.writer).SetWriteDeadline(until) // without deadlines the write just waits
+		_ = http.NewResponseController(c.Writer).SetWriteDeadline(until) // without deadlines the write just waits
 	}
 	return out, nil
 }
 
-// boundedPage makes a page of at most maxPageBytes of the items that one listing gave. shorter
+// BoundedPage makes a page of at most maxPageBytes of the items that one listing gave. shorter
 // repeats the listing with fewer items and returns the token behind them.
-func (c *call) boundedPage(of list, next string, shorter func(limit int) (next string)) (answer, error) {
-	items, err := c.items(of, maxPageBytes)
+func (c *Call) BoundedPage(of List, next string, shorter func(limit int) (next string)) (response.Response, error) {
+	items, err := c.Items(of, MaxPageBytes)
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	if len(items) < of.n {
+	if len(items) < of.N {
 		next = shorter(len(items))
 	}
 	token, err := response.Encode(wire.OrNull(next))
 	if err != nil {
-		return answer{}, err
+		return response.Response{}, err
 	}
-	return ok(encodedItems{before: `{"items":[`, items: items, after: `],"next_page_id":` + string(token) + "}"})
+	return response.OK(response.EncodedItems{
+		Before: `{"items":[`,
+		Items:  items,
+		After:  `],"next_page_id":` + string(token) + "}",
+	})
 }
