@@ -152,21 +152,6 @@ var ours = map[string][]string{
 	"scheduler/copies":                  {"fsm", "scheduler/archive"},
 }
 
-// owners maps a dependency, by prefix, to the only folder that may import it.
-var owners = map[string][]string{
-	"github.com/hashicorp/go-memdb":       {"fsm"},
-	"github.com/go-json-experiment/json":  {"fsm", "scheduler", "httpapi", "cmd"},
-	"github.com/hashicorp/vault/api":      {"secrets", "deploy"},
-	"github.com/hashicorp/raft":           {"cluster"},
-	"github.com/hashicorp/raft-boltdb":    {"cluster"},
-	"github.com/hashicorp/raft-wal":       {"cluster"},
-	"github.com/hashicorp/nomad/api":      {"scheduler", "deploy"},
-	"gocloud.dev":                         {"scheduler"},
-	"github.com/julienschmidt/httprouter": {"httpapi"},
-	"github.com/hashicorp/hcl":            {"cmd"},
-	"github.com/spf13/cobra":              {"cmd", "deploy", "ops"},
-}
-
 // Arrows reports imports against the direction of DESIGN.md. Tests may also use deploy/local
 // (the real servers) and the scripted model. Tests of cmd and ops may import anything.
 func Arrows(files []*File) []string {
@@ -179,7 +164,10 @@ func Arrows(files []*File) []string {
 		}
 		for _, spec := range f.AST.Imports {
 			p := strings.Trim(spec.Path.Value, `"`)
-			why := forbidden(f, p, allowed)
+			why := ""
+			if rest, ours := strings.CutPrefix(p, Module+"/"); ours {
+				why = forbiddenOurs(f, rest, allowed)
+			}
 			if only, is := narrow[f.Package()]; is && why == "" && !f.IsTest() && !within(p, only) {
 				why = fmt.Sprintf("%s imports nothing but %s", f.Package(),
 					strings.Join(append(slices.Clone(only), "the standard library"), ", "))
@@ -198,21 +186,6 @@ func within(imported string, only []string) bool {
 	return !strings.Contains(host, ".") || slices.ContainsFunc(only, func(allowed string) bool {
 		return imported == allowed || strings.HasPrefix(imported, allowed+"/")
 	})
-}
-
-func forbidden(f *File, imported string, allowed []string) string {
-	if rest, ours := strings.CutPrefix(imported, Module+"/"); ours {
-		return forbiddenOurs(f, rest, allowed)
-	}
-	for prefix, who := range owners {
-		if imported != prefix && !strings.HasPrefix(imported, prefix+"/") {
-			continue
-		}
-		if !slices.Contains(who, f.Top()) && !f.IsTest() {
-			return fmt.Sprintf("%s belongs to %s", prefix, strings.Join(who, ", "))
-		}
-	}
-	return ""
 }
 
 func forbiddenOurs(f *File, rest string, allowed []string) string {
