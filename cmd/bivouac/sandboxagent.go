@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 )
 
 // sandboxAgentName is the hidden command that this binary runs in the sandboxes of `bivouac
@@ -21,7 +22,7 @@ func (p *program) sandboxAgentCommand() *cobra.Command {
 		DisableFlagParsing: true,
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			environ, err := agentserver.TakeEnvironment()
+			environ, err := config.TakeEnvironment()
 			if err != nil {
 				fmt.Fprintln(p.stderr, "sandbox-agent: the keys stay readable in this process: "+err.Error())
 			}

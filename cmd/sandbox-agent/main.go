@@ -12,10 +12,11 @@ import (
 	"syscall"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 )
 
 func main() {
-	environ, err := agentserver.TakeEnvironment()
+	environ, err := config.TakeEnvironment()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandbox-agent: the keys stay readable in this process: "+err.Error())
 	}

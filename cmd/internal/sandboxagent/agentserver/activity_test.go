@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
@@ -15,9 +16,6 @@ import (
 // age makes the last activity an hour old.
 func (s *server) age() {
 	s.s.activity.Store(int64(time.Since(s.s.started) - time.Hour))
-	s.s.bash.mu.Lock()
-	s.s.bash.ended = time.Time{}
-	s.s.bash.mu.Unlock()
 }
 
 func (s *server) idleTime() int {
@@ -81,9 +79,7 @@ func TestActivity_WorkIsActivity(t *testing.T) {
 	if err := os.WriteFile(fifo, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	<-s.s.bash.get(started.ID).done
-	for running := true; running; running, _ = s.s.bash.activity() { //nolint:revive // a moment
-	}
+	s.until("the end of the command "+started.ID, func() bool { return !s.s.bash.Busy() })
 	if idle := s.idleTime(); idle > 60 {
 		t.Errorf("a command has just ended: idle for %d s", idle)
 	}
@@ -111,19 +107,19 @@ func TestActivity_WorkIsActivity(t *testing.T) {
 
 func TestBash_LostCommandIsKnownAsKilled(t *testing.T) {
 	dir := t.TempDir()
-	at := func(c *Config) { c.BashEventsDir = filepath.Join(dir, "bash_events") }
+	at := func(c *config.Config) { c.BashEventsDir = filepath.Join(dir, "bash_events") }
 	s := serveAt(t, filepath.Join(dir, "c"), at)
 	started := decodeJSON[agent.BashCommand](t,
 		s.want(200, "POST", "/api/bash/start_bash_command", `{"command":"sleep 100 # TEXTCANARY"}`))
-	s.s.bash.close()
+	s.s.bash.Close()
 	// A truncated write.
-	path := filepath.Join(dir, "bash_events", commandIDsFile)
+	path := filepath.Join(dir, "bash_events", "commands")
 	appendTo(t, path, "0123")
 	s = serveAt(t, filepath.Join(dir, "c"), at)
 	search := "/api/bash/bash_events/search?kind__eq=BashOutput&command_id__eq="
 	for range 2 {
 		p := decodeJSON[agent.Page[agent.BashOutput]](t, s.want(200, "GET", search+started.ID, ""))
-		if len(p.Items) != 1 || *p.Items[0].ExitCode != killedExit || !strings.Contains(*p.Items[0].Stderr, "restarted") {
+		if len(p.Items) != 1 || *p.Items[0].ExitCode != -1 || !strings.Contains(*p.Items[0].Stderr, "restarted") {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -133,33 +129,5 @@ func TestBash_LostCommandIsKnownAsKilled(t *testing.T) {
 	}
 	if text := string(read(t, path)); text != started.ID+"\n" {
 		t.Errorf("the file: %q", text)
-	}
-}
-
-func TestBash_CommandIDsAreBounded(t *testing.T) {
-	dir, s := t.TempDir(), newServer(t)
-	c := openCommandIDs(dir, s.s.logger)
-	var last string
-	for range maxCommandIDs + 10 {
-		last = newHexID()
-		c.add(last)
-	}
-	st, err := os.Stat(c.path)
-	if err != nil || st.Size() > maxCommandIDs*commandIDLine || !c.has(last) || len(c.known) != len(c.ids) {
-		t.Errorf("%v, %v, %d ids", st, err, len(c.ids))
-	}
-	if again := openCommandIDs(dir, s.s.logger); len(again.ids) != maxCommands+10 || !again.has(last) {
-		t.Errorf("read again: %d ids", len(again.ids))
-	}
-	// A directory that can't be written is ignored.
-	file := filepath.Join(dir, "file")
-	appendTo(t, c.path, "")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	broken := openCommandIDs(file, s.s.logger)
-	broken.add(last)
-	if !broken.has(last) || !strings.Contains(s.logs.String(), "can't be kept") {
-		t.Error("a broken file is not coped with")
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/socket"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
@@ -114,7 +116,7 @@ func TestBashEvents_GetBatchAndDelete(t *testing.T) {
 // A deleted command is unknown after a restart too: it is not one that the restart ended.
 func TestBashEvents_DeletedStaysDeletedAfterARestart(t *testing.T) {
 	dir := t.TempDir()
-	keep := func(c *Config) { c.BashEventsDir = dir }
+	keep := func(c *config.Config) { c.BashEventsDir = dir }
 	s := serveAt(t, t.TempDir(), keep)
 	s.run(`{"command":"true"}`)
 	id := s.bashSearch("").Items[0].ID
@@ -204,7 +206,7 @@ func TestBashSocket_CommandsAndOutput(t *testing.T) {
 	if seen := nextBash(t, all, ended); *seen[1].Stdout != "before\n" {
 		t.Errorf("%+v", seen)
 	}
-	if code := closeCode(t, s.bashSocket("?session_api_key=x")); code != closeUnauthorized {
+	if code := closeCode(t, s.bashSocket("?session_api_key=x")); code != socket.Unauthorized {
 		t.Errorf("close code %d", code)
 	}
 }

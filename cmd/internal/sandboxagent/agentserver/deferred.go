@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/wire"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -23,7 +25,7 @@ import (
 // configuration is only in memory: after a restart the server is dormant again. Initialised with
 // the same secret key, it reads its earlier conversations.
 type Deferred struct {
-	cfg     Config
+	cfg     config.Config
 	logger  *slog.Logger
 	started time.Time
 
@@ -35,8 +37,8 @@ type Deferred struct {
 
 // NewDeferred creates a dormant server and starts nothing. cfg applies where POST /api/init has no
 // value.
-func NewDeferred(cfg Config) (*Deferred, error) {
-	if err := cfg.validate(); err != nil {
+func NewDeferred(cfg config.Config) (*Deferred, error) {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.Logger == nil {
@@ -50,7 +52,7 @@ func (d *Deferred) Handler() http.Handler { return http.HandlerFunc(d.serve) }
 
 // Run is Server.Run for a deferred server.
 func (d *Deferred) Run(ctx context.Context) error {
-	ln, err := d.cfg.listen()
+	ln, err := d.cfg.Listen()
 	if err != nil {
 		return err
 	}
@@ -81,27 +83,27 @@ func (d *Deferred) current() *Server {
 func (d *Deferred) serve(w http.ResponseWriter, r *http.Request) {
 	s := d.current()
 	switch path := r.URL.Path; {
-	case path == initPath:
+	case path == config.InitPath:
 		d.handleInit(w, r)
 	case s != nil:
 		s.handler.ServeHTTP(w, r)
 	case strings.HasPrefix(path, "/api/"), strings.HasPrefix(path, "/sockets/"):
 		w.Header().Set("Retry-After", "1")
-		writeDetail(w, http.StatusServiceUnavailable, "The server is not initialised yet")
+		wire.WriteDetail(w, http.StatusServiceUnavailable, "The server is not initialised yet")
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+		wire.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	case path == "/health", path == "/alive":
-		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		wire.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	case path == agent.ProofPath && d.cfg.SecretKey != "":
 		writeProof(w, r, []string{d.cfg.SecretKey})
 	case path == "/ready":
-		writeJSON(w, http.StatusServiceUnavailable,
-			map[string]string{"status": agent.StateInitializing, "message": "waiting for POST " + initPath})
+		wire.WriteJSON(w, http.StatusServiceUnavailable,
+			map[string]string{"status": agent.StateInitializing, "message": "waiting for POST " + config.InitPath})
 	case path == "/server_info":
 		up := time.Since(d.started)
-		writeJSON(w, http.StatusOK, serverInfo(d.cfg.Version, up, up))
+		wire.WriteJSON(w, http.StatusOK, serverInfo(d.cfg.Version, up, up))
 	default:
-		writeDetail(w, http.StatusNotFound, "Not Found")
+		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
 	}
 }
 
@@ -112,12 +114,12 @@ func (d *Deferred) handleInit(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		out := agent.InitState{State: d.state, Error: d.failure}
 		d.mu.Unlock()
-		writeJSON(w, http.StatusOK, out)
+		wire.WriteJSON(w, http.StatusOK, out)
 	case http.MethodPost:
 		d.initialise(w, r)
 	default:
 		w.Header().Set("Allow", "GET, POST")
-		writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+		wire.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	}
 }
 
@@ -125,10 +127,10 @@ func (d *Deferred) handleInit(w http.ResponseWriter, r *http.Request) {
 // the server is dormant again.
 func (d *Deferred) initialise(w http.ResponseWriter, r *http.Request) {
 	if !d.mayInit(r) {
-		writeDetail(w, http.StatusUnauthorized, "Unauthorized")
+		wire.WriteDetail(w, http.StatusUnauthorized, "Unauthorized")
 		return
 	}
-	cfg, ok := initConfig(w, r, d.cfg)
+	cfg, ok := config.FromInit(w, r, d.cfg)
 	if !ok {
 		return
 	}
@@ -136,7 +138,7 @@ func (d *Deferred) initialise(w http.ResponseWriter, r *http.Request) {
 	if d.state != agent.StateDormant {
 		state := d.state
 		d.mu.Unlock()
-		writeDetail(w, http.StatusBadRequest, "The server is not dormant: "+state)
+		wire.WriteDetail(w, http.StatusBadRequest, "The server is not dormant: "+state)
 		return
 	}
 	d.state = agent.StateInitializing
@@ -154,19 +156,19 @@ func (d *Deferred) initialise(w http.ResponseWriter, r *http.Request) {
 		// GET shows this to everyone, so the reason is only in the log.
 		text := "initialisation failed; error " + id
 		d.state, d.failure = agent.StateDormant, &text
-		writeJSON(w, http.StatusInternalServerError, map[string]string{
+		wire.WriteJSON(w, http.StatusInternalServerError, map[string]string{
 			"detail": "Internal Server Error", "exception": "InternalError", "error_id": id,
 		})
 		return
 	}
 	d.state, d.failure, d.server = agent.StateReady, nil, s
 	d.logger.Info("initialised", "path", cfg.ConversationsPath, "duration", time.Since(d.started))
-	writeJSON(w, http.StatusOK, agent.InitState{State: agent.StateReady})
+	wire.WriteJSON(w, http.StatusOK, agent.InitState{State: agent.StateReady})
 }
 
 // open creates the server. It converts a panic to an error, which would otherwise leave the state
 // at initializing.
-func (d *Deferred) open(cfg Config) (s *Server, err error) {
+func (d *Deferred) open(cfg config.Config) (s *Server, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s, err = nil, errors.New("panic while initialising")

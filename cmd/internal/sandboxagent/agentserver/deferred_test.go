@@ -10,15 +10,21 @@ import (
 	"sync"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 const initKey = "INITCANARY0123456789"
 
 // dormant is a deferred server on a real HTTP server.
-func dormant(t *testing.T, edit func(*Config)) (*Deferred, string) {
+func dormant(t *testing.T, edit func(*config.Config)) (*Deferred, string) {
 	t.Helper()
-	cfg := Config{Deferred: true, SecretKey: initKey, ConversationsPath: filepath.Join(t.TempDir(), "c"), Version: "test"}
+	cfg := config.Config{
+		Deferred:          true,
+		SecretKey:         initKey,
+		ConversationsPath: filepath.Join(t.TempDir(), "c"),
+		Version:           "test",
+	}
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -30,7 +36,7 @@ func dormant(t *testing.T, edit func(*Config)) (*Deferred, string) {
 	t.Cleanup(func() {
 		h.Close()
 		if s := d.current(); s != nil {
-			s.bash.close()
+			s.bash.Close()
 		}
 	})
 	return d, h.URL
@@ -39,7 +45,7 @@ func dormant(t *testing.T, edit func(*Config)) (*Deferred, string) {
 // initCall sends POST /api/init.
 func initCall(t *testing.T, url, key, body string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "POST", url+initPath, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url+config.InitPath, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,10 +139,10 @@ func TestDeferred_BadBodies(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", body, status, text, want)
 		}
 	}
-	if _, body := call(t, "GET", url+initPath, "", ""); body != `{"state":"dormant","error":null}` {
+	if _, body := call(t, "GET", url+config.InitPath, "", ""); body != `{"state":"dormant","error":null}` {
 		t.Errorf("afterwards: %s", body)
 	}
-	if status, _ := call(t, "DELETE", url+initPath, "", ""); status != 405 {
+	if status, _ := call(t, "DELETE", url+config.InitPath, "", ""); status != 405 {
 		t.Errorf("DELETE: %d", status)
 	}
 }
@@ -151,48 +157,48 @@ func TestDeferred_FailureIsRolledBack(t *testing.T) {
 	if status != 500 || strings.Contains(body, file) {
 		t.Errorf("%d %s", status, body)
 	}
-	if _, body := call(t, "GET", url+initPath, "",
+	if _, body := call(t, "GET", url+config.InitPath, "",
 		""); !strings.HasPrefix(body, `{"state":"dormant","error":"initialisation failed`) || strings.Contains(body, file) {
 		t.Errorf("after the failure: %s", body)
 	}
 	if status, body := initCall(t, url, initKey, initBody); status != 200 {
 		t.Errorf("again: %d %s", status, body)
 	}
-	if _, body := call(t, "GET", url+initPath, "", ""); body != `{"state":"ready","error":null}` {
+	if _, body := call(t, "GET", url+config.InitPath, "", ""); body != `{"state":"ready","error":null}` {
 		t.Errorf("in the end: %s", body)
 	}
 }
 
 func TestDeferred_OpenWithoutSecretKey(t *testing.T) {
-	_, url := dormant(t, func(c *Config) { c.SecretKey, c.Host = "", "127.0.0.1" })
+	_, url := dormant(t, func(c *config.Config) { c.SecretKey, c.Host = "", "127.0.0.1" })
 	if status, body := initCall(t, url, "", `{}`); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, c := range []struct {
-		cfg  Config
+		cfg  config.Config
 		want string
 	}{{
-		Config{Deferred: true},
+		config.Config{Deferred: true},
 		"127.0.0.1",
-	}, {Config{Deferred: true, SecretKey: "s"}, "0.0.0.0"}, {Config{SecretKey: "s"}, "127.0.0.1"}} {
-		if got := c.cfg.bindHost(); got != c.want {
+	}, {config.Config{Deferred: true, SecretKey: "s"}, "0.0.0.0"}, {config.Config{SecretKey: "s"}, "127.0.0.1"}} {
+		if got := c.cfg.BindHost(); got != c.want {
 			t.Errorf("%+v binds %s", c.cfg, got)
 		}
 	}
 	for _, v := range []string{"1", "TRUE", "0", ""} {
-		if cfg, err := ConfigFromEnv([]string{"OH_DEFERRED_INIT=" + v}); err != nil ||
+		if cfg, err := config.FromEnv([]string{"OH_DEFERRED_INIT=" + v}); err != nil ||
 			cfg.Deferred != (v == "1" || v == "TRUE") {
 			t.Errorf("OH_DEFERRED_INIT=%s: %v, %v", v, cfg.Deferred, err)
 		}
 	}
-	if _, err := ConfigFromEnv([]string{"OH_DEFERRED_INIT=perhaps"}); err == nil {
+	if _, err := config.FromEnv([]string{"OH_DEFERRED_INIT=perhaps"}); err == nil {
 		t.Error("OH_DEFERRED_INIT=perhaps is taken")
 	}
 }
 
 func TestDeferred_NotInThisMode(t *testing.T) {
 	s := newServer(t)
-	if status, _ := call(t, "GET", s.url+initPath, "", ""); status != 404 {
+	if status, _ := call(t, "GET", s.url+config.InitPath, "", ""); status != 404 {
 		t.Errorf("GET: %d", status)
 	}
 	if status, _ := initCall(t, s.url, "SEALCANARY", initBody); status != 404 {

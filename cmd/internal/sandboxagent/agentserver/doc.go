@@ -9,11 +9,17 @@
 // With OH_DEFERRED_INIT it starts dormant, as a member of a warm pool; see Deferred. A command that
 // a restart killed is reported as killed, without its output; OH_BASH_EVENTS_DIR has only its id.
 //
-// A conversation's work is done by an engine (package engine), which the server makes when it is
-// needed and closes when it is not used. The server runs its steps, stores its events and tells the
-// subscribers; it does not call webhooks yet.
+// A request meets the middleware, which does what its row of the route table says (routes.go), and then
+// the room that serves it:
 //
-// It imports the standard library, a WebSocket library, the client's wire types and httpapi/decode,
-// which has the API's validation rules. cmd/bivouac embeds it: `bivouac dev` re-executes itself as
-// the sandboxes.
+//	request ── middleware ── router ─┬─ conversationapi ── conversation ─┬─ engine (native or acp)
+//	            key, body,           ├─ bash ─┐                          ├─ relay ── a node's gateway
+//	            activity             ├─ files │                          └─ webhook ── the control plane
+//	                                 └─ git   └─ socket, also conversationapi's
+//
+// All rooms read config and use wire, which reads and writes JSON bodies. A conversation's work is done
+// by an engine (package engine), which conversation makes when it is needed and closes when it is not
+// used; it runs the engine's steps, stores its events and tells the subscribers.
+//
+// cmd/bivouac embeds the server: `bivouac dev` re-executes itself as the sandboxes.
 package agentserver

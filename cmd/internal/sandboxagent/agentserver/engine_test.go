@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
@@ -95,9 +96,9 @@ func (e *steps) observe() error {
 }
 
 // stepping makes the conversations' engines take these steps. The last one made is kept.
-func stepping(kept **steps, step func(context.Context, *steps, int) (engine.Outcome, error)) func(*Config) {
-	return func(cfg *Config) {
-		cfg.newEngine = func(_ engine.Setup, c engine.Conversation) (engine.Engine, error) {
+func stepping(kept **steps, step func(context.Context, *steps, int) (engine.Outcome, error)) func(*config.Config) {
+	return func(cfg *config.Config) {
+		cfg.NewEngine = func(_ engine.Setup, c engine.Conversation) (engine.Engine, error) {
 			e := &steps{conv: c, step: step}
 			if kept != nil {
 				*kept = e
@@ -110,24 +111,21 @@ func stepping(kept **steps, step func(context.Context, *steps, int) (engine.Outc
 // settled waits until no run is in progress and returns the status.
 func (s *server) settled(id string) string {
 	s.t.Helper()
-	c := s.s.store.get(id)
+	c := s.s.conversations.Get(id)
 	if c == nil {
 		s.t.Fatal("there is no conversation " + id)
 	}
-	for {
-		c.mu.Lock()
-		r := c.run
-		c.mu.Unlock()
-		if r == nil {
-			break
-		}
-		select {
-		case <-r.done:
-		case <-s.t.Context().Done():
-			s.t.Fatal("the run does not end")
-		}
+	ended := make(chan struct{})
+	go func() {
+		c.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-s.t.Context().Done():
+		s.t.Fatal("the run does not end")
 	}
-	i, err := c.info()
+	i, err := c.Info()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -137,7 +135,7 @@ func (s *server) settled(id string) string {
 // kinds are the kinds of the stored events, a status as its value.
 func (s *server) kinds(id string) []string {
 	s.t.Helper()
-	events, err := s.s.store.get(id).Events()
+	events, err := s.s.conversations.Get(id).Events()
 	if err != nil {
 		s.t.Fatal(err)
 	}

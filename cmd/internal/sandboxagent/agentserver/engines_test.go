@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/acptest"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
@@ -121,14 +123,14 @@ func newTold(t *testing.T, kind, policy, message string) *told {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.s = serveAt(t, t.TempDir(), func(c *Config) { nativeEngine(c); environ(c) })
+	e.s = serveAt(t, t.TempDir(), func(c *config.Config) { nativeEngine(c); environ(c) })
 	e.s.want(201, "POST", "/api/conversations", string(b))
 	return e
 }
 
 // withAgent gives a server's agents a PATH with a program that make agents installs, and an empty
 // home. Without the program it skips the test.
-func withAgent(t *testing.T, program string) func(*Config) {
+func withAgent(t *testing.T, program string) func(*config.Config) {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -148,7 +150,8 @@ func withAgent(t *testing.T, program string) func(*Config) {
 func (e *told) respond(accept bool) {
 	e.s.t.Helper()
 	e.s.until("the question", func() bool {
-		return decodeJSON[info](e.s.t, e.s.want(200, "GET", convPath, "")).ExecutionStatus == engine.StatusWaiting
+		i := decodeJSON[conversation.Info](e.s.t, e.s.want(200, "GET", convPath, ""))
+		return i.ExecutionStatus == engine.StatusWaiting
 	})
 	body := `{"accept":false}`
 	if accept {
@@ -160,7 +163,7 @@ func (e *told) respond(accept bool) {
 // story is the events in short: what an engine keeps for itself and its counts are left out.
 func (e *told) story() []string {
 	e.s.t.Helper()
-	events, err := e.s.s.store.get(convID).Events()
+	events, err := e.s.s.conversations.Get(convID).Events()
 	if err != nil {
 		e.s.t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/files"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -76,7 +77,7 @@ func TestFiles_HomeAndSubdirectories(t *testing.T) {
 	}
 	var got []string
 	for token := ""; ; {
-		page := decodeJSON[agent.Page[subdirectory]](t,
+		page := decodeJSON[agent.Page[files.Subdirectory]](t,
 			s.query(200, "/api/file/search_subdirs", "path", dir, "limit", "2", "page_id", token))
 		for _, d := range page.Items {
 			got = append(got, d.Name)
@@ -103,7 +104,7 @@ func TestTrajectory_HasEveryEventAndNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := decodeJSON[struct{ Items []eventHead }](t,
+	page := decodeJSON[struct{ Items []eventSeen }](t,
 		s.want(200, "GET", "/api/conversations/"+convID+"/events/search", ""))
 	if len(z.File) < 2 || z.File[0].Name != convID+"/meta.json" ||
 		!strings.HasSuffix(z.File[1].Name, "event-00000-"+page.Items[0].ID+".json") {

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/files"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -24,7 +27,7 @@ const forkUID = "11111111-2222-4333-8444-555555555555"
 // events returns the conversation's stored events.
 func (s *server) events(id string) []event.Event {
 	s.t.Helper()
-	list, err := s.s.store.get(strings.ReplaceAll(id, "-", "")).Events()
+	list, err := s.s.conversations.Get(strings.ReplaceAll(id, "-", "")).Events()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -49,7 +52,7 @@ func TestFork(t *testing.T) {
 	before := s.events(convUID)
 	text := s.want(201, "POST", convPath+"/fork", `{"id":"`+forkUID+`","title":"The other way","tags":{"a":"b"}}`)
 	search(t, "the answer", text)
-	got := decodeJSON[info](t, text)
+	got := decodeJSON[conversation.Info](t, text)
 	if got.ID != forkUID || got.ExecutionStatus != "idle" || *got.Title != "The other way" || got.Tags["a"] != "b" ||
 		*got.ForkedFrom != convUID || len(got.Stats.UsageToMetrics) != 0 ||
 		!slices.Equal(got.SecretNames, []string{"GITHUB_TOKEN"}) {
@@ -82,14 +85,14 @@ func TestFork(t *testing.T) {
 	}
 
 	first := before[0].Envelope().ID
-	part := decodeJSON[info](t,
+	part := decodeJSON[conversation.Info](t,
 		s.want(201, "POST", convPath+"/fork", `{"from_event_id":"`+first+`","reset_metrics":false}`))
 	if list := s.events(part.ID); list[0].Envelope().ID != first || len(list) != 2 || *part.ForkedFromEvent != first {
 		t.Errorf("the part has %d events: %+v", len(list), part)
 	}
 
 	again := serveAt(t, dir, stepping(nil, step))
-	setup, err := again.s.setup(again.s.store.get(strings.ReplaceAll(forkUID, "-", "")))
+	setup, err := again.s.conversations.Setup(again.s.conversations.Get(strings.ReplaceAll(forkUID, "-", "")))
 	if err != nil || setup.Secrets["GITHUB_TOKEN"].Value != "TOKENCANARY" || setup.Agent.LLM.APIKey != "LLMCANARY" {
 		t.Errorf("after a restart the fork has no secrets (%v)", err)
 	}
@@ -132,9 +135,11 @@ func TestOperations_Refused(t *testing.T) {
 
 func TestSwitchACPModel(t *testing.T) {
 	dir := t.TempDir()
-	s := serveAt(t, dir, func(c *Config) {
-		c.newEngine = func(_ engine.Setup, conv engine.Conversation) (engine.Engine, error) {
-			return &switching{steps: steps{conv: conv}}, nil
+	var made *switching
+	s := serveAt(t, dir, func(c *config.Config) {
+		c.NewEngine = func(_ engine.Setup, conv engine.Conversation) (engine.Engine, error) {
+			made = &switching{steps: steps{conv: conv}}
+			return made, nil
 		}
 	})
 	body := strings.Replace(createBody(t, convUID), `"agent_kind":"openhands"`,
@@ -142,12 +147,11 @@ func TestSwitchACPModel(t *testing.T) {
 	s.want(201, "POST", "/api/conversations", body)
 	s.settled(convID)
 	s.want(200, "POST", convPath+"/switch_acp_model", `{"model":"gpt-5/high"}`)
-	c := s.s.store.get(convID)
-	if got := c.engine.(*switching).model; got != "gpt-5/high" {
+	if got := made.model; got != "gpt-5/high" {
 		t.Errorf("the engine's model is %q", got)
 	}
 	again := serveAt(t, dir, nil)
-	setup, err := again.s.setup(again.s.store.get(convID))
+	setup, err := again.s.conversations.Setup(again.s.conversations.Get(convID))
 	if err != nil || setup.Agent.ACP.Model != "gpt-5/high" {
 		t.Errorf("after a restart the model is %q (%v)", setup.Agent.ACP.Model, err)
 	}
@@ -218,7 +222,7 @@ func TestFileArchive(t *testing.T) {
 		[]string{"app/a.txt", "app/archive_manifest.json", "app/sub/b.sh"}) || got["app/sub/b.sh"] != "b" {
 		t.Errorf("the archive has %q", names)
 	}
-	if m := decodeJSON[manifest](t, got["app/archive_manifest.json"]); m.FileCount != 2 || m.TotalBytes != 2 ||
+	if m := decodeJSON[files.Manifest](t, got["app/archive_manifest.json"]); m.FileCount != 2 || m.TotalBytes != 2 ||
 		m.Source != "app" {
 		t.Errorf("the manifest is %+v", m)
 	}

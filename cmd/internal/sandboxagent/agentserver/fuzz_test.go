@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 )
 
 // FuzzInit: a dormant server accepts any configuration, webhooks included, completely or refuses it
@@ -22,10 +24,10 @@ func FuzzInit(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r := httptest.NewRequest(http.MethodPost, initPath, bytes.NewReader(body))
+		r := httptest.NewRequest(http.MethodPost, config.InitPath, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		cfg, ok := initConfig(w, r, Config{Host: "0.0.0.0", ConversationsPath: "/var/empty", Deferred: true})
+		cfg, ok := config.FromInit(w, r, config.Config{Host: "0.0.0.0", ConversationsPath: "/var/empty", Deferred: true})
 		if ok {
 			if len(cfg.Keys) == 0 || cfg.Keys[0] == "" || cfg.Deferred {
 				t.Fatalf("%q makes a server that is open: %+v", body, cfg)

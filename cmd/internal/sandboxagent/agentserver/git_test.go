@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/git"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/wire"
 )
 
 // gitRepo is a repository that a test makes with the real program.
@@ -72,7 +75,7 @@ func (s *server) query(status int, path string, values ...string) string {
 func (s *server) changes(values ...string) []string {
 	s.t.Helper()
 	out := []string{}
-	for _, c := range decodeJSON[[]gitChange](s.t, s.query(200, "/api/git/changes", values...)) {
+	for _, c := range decodeJSON[[]git.Change](s.t, s.query(200, "/api/git/changes", values...)) {
 		out = append(out, c.Status+" "+c.Path)
 	}
 	return out
@@ -148,12 +151,13 @@ func TestGitChanges_OfAShallowClone(t *testing.T) {
 	if got := s.changes("path", clone.dir); !slices.Equal(got, []string{"UPDATED a"}) {
 		t.Errorf("%q", got)
 	}
-	page := decodeJSON[gitCommits](t, s.query(200, "/api/git/commits", "path", clone.dir))
+	page := decodeJSON[git.Commits](t, s.query(200, "/api/git/commits", "path", clone.dir))
 	if len(page.Commits) != 2 || page.Commits[0].Subject != "three" || page.Commits[1].Subject != "two" || page.HasMore {
 		t.Errorf("%+v", page)
 	}
-	list := decodeJSON[[]gitChange](t, s.query(200, "/api/git/commits/"+page.Commits[1].SHA+"/changes", "path", clone.dir))
-	if len(list) != 1 || list[0] != (gitChange{"ADDED", "a"}) { // the clone has no parent of it
+	list := decodeJSON[[]git.Change](t,
+		s.query(200, "/api/git/commits/"+page.Commits[1].SHA+"/changes", "path", clone.dir))
+	if len(list) != 1 || list[0] != (git.Change{Status: "ADDED", Path: "a"}) { // the clone has no parent of it
 		t.Errorf("%+v", list)
 	}
 }
@@ -187,9 +191,9 @@ func TestGitDiff_BothSides(t *testing.T) {
 	g.git("rm", "-q", "gone/deep")
 	diff := func(name string, more ...string) string {
 		t.Helper()
-		d := decodeJSON[gitDiff](t,
+		d := decodeJSON[git.Diff](t,
 			s.query(200, "/api/git/diff", append([]string{"path", filepath.Join(g.dir, name)}, more...)...))
-		return textOr(d.Original, "null") + "|" + textOr(d.Modified, "null")
+		return wire.TextOr(d.Original, "null") + "|" + wire.TextOr(d.Modified, "null")
 	}
 	for _, c := range [][]string{
 		{"two\n|three\n", "f"}, {
@@ -208,7 +212,7 @@ func TestGitDiff_BothSides(t *testing.T) {
 		filepath.Join(t.TempDir(), "f")); text != `{"modified":null,"original":null}` {
 		t.Error(text)
 	}
-	g.write("big", strings.Repeat("x", maxGitFile+1))
+	g.write("big", strings.Repeat("x", git.MaxFile+1))
 	for _, bad := range [][]string{{"path", g.dir + "/nothing"}, {"path", g.dir + "/big"}, {
 		"path",
 		g.dir + "/f",
@@ -220,7 +224,7 @@ func TestGitDiff_BothSides(t *testing.T) {
 	}
 	s.query(422, "/api/git/diff", "path", g.dir+"/f", "commit", "--help")
 	s.query(422, "/api/git/commits", "path", g.dir, "limit", "201")
-	page := decodeJSON[gitCommits](t, s.query(200, "/api/git/commits", "path", g.dir, "limit", "1"))
+	page := decodeJSON[git.Commits](t, s.query(200, "/api/git/commits", "path", g.dir, "limit", "1"))
 	if len(page.Commits) != 1 || !page.HasMore || page.Commits[0].SHA != second || page.Commits[0].Author != "Ann" ||
 		page.Commits[0].Timestamp == "" {
 		t.Errorf("%+v", page)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -28,10 +29,10 @@ type server struct {
 	logs *bytes.Buffer
 }
 
-func serveAt(t *testing.T, dir string, edit func(*Config)) *server {
+func serveAt(t *testing.T, dir string, edit func(*config.Config)) *server {
 	t.Helper()
 	logs := &bytes.Buffer{}
-	cfg := Config{
+	cfg := config.Config{
 		Keys: []string{"other", testKey}, ConversationsPath: dir, Version: "test", SecretKey: "SEALCANARY",
 		Logger: slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		// The start file of whoever runs the tests may take seconds for each shell.
@@ -56,8 +57,8 @@ func newServer(t *testing.T) *server {
 }
 
 // inherits gives a server's commands and agents this process's environment and more.
-func inherits(more ...string) func(*Config) {
-	return func(c *Config) { c.Environ = append(os.Environ(), more...) }
+func inherits(more ...string) func(*config.Config) {
+	return func(c *config.Config) { c.Environ = append(os.Environ(), more...) }
 }
 
 // send makes one call with the key and returns status and body.
@@ -135,4 +136,14 @@ func createBody(t *testing.T, id string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// eventSeen are the members of an event that tests look at.
+type eventSeen struct {
+	ID        string          `json:"id"`
+	Timestamp string          `json:"timestamp"`
+	Kind      string          `json:"kind"`
+	Source    string          `json:"source"`
+	Key       string          `json:"key"`
+	Value     json.RawMessage `json:"value"`
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/acptest"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
@@ -103,7 +104,7 @@ func (k *killable) converse(m *modeltest.Server, policy, message string, more ma
 
 func (k *killable) status() string {
 	k.t.Helper()
-	return decodeJSON[info](k.t, k.want(200, "GET", convPath, "")).ExecutionStatus
+	return decodeJSON[conversation.Info](k.t, k.want(200, "GET", convPath, "")).ExecutionStatus
 }
 
 // history is all events, as they are.

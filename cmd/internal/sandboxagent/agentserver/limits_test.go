@@ -43,7 +43,7 @@ func titled(answers ...modeltest.Answer) *modeltest.Script {
 // oneResult checks that every tool call has exactly one result, and returns the number of calls.
 func (s *server) oneResult() int {
 	s.t.Helper()
-	events, err := s.s.store.get(convID).Events()
+	events, err := s.s.conversations.Get(convID).Events()
 	if err != nil {
 		s.t.Fatal(err)
 	}

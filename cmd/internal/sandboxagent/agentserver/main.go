@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/httpapi/decode"
 )
 
@@ -24,7 +25,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	fs := flag.NewFlagSet("sandbox-agent", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	host := fs.String("host", "", "address to bind (default: all with a session key, 127.0.0.1 without)")
-	port := fs.Int("port", defaultPort, "port to bind, 0 for a free one")
+	port := fs.Int("port", config.DefaultPort, "port to bind, 0 for a free one")
 	version := fs.Bool("version", false, "print the version and exit")
 	fs.Usage = func() {
 		fmt.Fprint(stderr, "Usage: sandbox-agent [flags]\n\nThe agent server inside a Bivouac sandbox. "+
@@ -47,7 +48,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 		fmt.Fprintln(stdout, "sandbox-agent "+buildVersion())
 		return 0
 	}
-	cfg, err := ConfigFromEnv(environ)
+	cfg, err := config.FromEnv(environ)
 	if err != nil {
 		fmt.Fprintln(stderr, "sandbox-agent: "+err.Error())
 		return 1
@@ -61,7 +62,7 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	return 0
 }
 
-func serve(ctx context.Context, cfg Config) error {
+func serve(ctx context.Context, cfg config.Config) error {
 	if err := cfg.UseToolsUser(); err != nil {
 		return err
 	}

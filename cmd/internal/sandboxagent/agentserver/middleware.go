@@ -2,8 +2,6 @@ package agentserver
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,14 +9,17 @@ import (
 	"strings"
 	"time"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/wire"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/credential"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/requestid"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// middleware wraps every request with panic recovery, CORS, logging, the body limit and, below
-// /api, the key check.
-func (s *Server) middleware(next http.Handler) http.Handler {
+// middleware wraps the router with panic recovery, CORS and logging, and does what the row of a request's
+// route says: the key, the body's bound, activity, the user of files.
+func (s *Server) middleware() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		r = pathStyle(r)
@@ -29,7 +30,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 				if p == http.ErrAbortHandler { //nolint:errorlint // the sentinel is panicked as it is
 					panic(p)
 				}
-				s.failed(rec, r, fmt.Errorf("panic: %v", p))
+				wire.WriteFailure(rec, r, s.logger, fmt.Errorf("panic: %v", p))
 			}
 			attrs := []any{"route", r.Method + " " + r.URL.Path, "status", rec.status, "duration", time.Since(begin)}
 			if id := r.Header.Get(requestid.Header); requestid.Valid(id) {
@@ -40,41 +41,25 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		if s.cors(rec, r) {
 			return
 		}
-		if r.URL.Path == initPath {
-			writeDetail(rec, http.StatusNotFound, "Not Found") // only a deferred server has it
+		if r.URL.Path == config.InitPath {
+			wire.WriteDetail(rec, http.StatusNotFound, "Not Found") // only a deferred server has it
 			return
 		}
-		if strings.HasPrefix(r.URL.Path, "/api/") && !s.authorised(r) {
-			writeDetail(rec, http.StatusUnauthorized, "Unauthorized")
+		needs := s.router.find(r)
+		if !needs.open && !s.cfg.KeyFits(r.Header.Get(agent.KeyHeader)) {
+			wire.WriteDetail(rec, http.StatusUnauthorized, "Unauthorized")
 			return
 		}
-		if isActivity(r) {
+		if !needs.idle {
 			s.touch()
 		}
-		limit := int64(maxBody)
-		if r.URL.Path == "/api/file/upload" {
-			limit = maxUpload
+		r.Body = http.MaxBytesReader(rec, r.Body, cmp.Or(needs.body, maxBody))
+		serve := s.router.ServeHTTP
+		if needs.asTools {
+			serve = s.asTools(serve)
 		}
-		r.Body = http.MaxBytesReader(rec, r.Body, limit)
-		next.ServeHTTP(rec, r)
+		serve(rec, r)
 	})
-}
-
-func (s *Server) authorised(r *http.Request) bool { return s.keyFits(r.Header.Get(agent.KeyHeader)) }
-
-// keyFits reports whether a key is one of the server's, or none is required. It compares with every
-// key in constant time.
-func (s *Server) keyFits(key string) bool {
-	if len(s.cfg.Keys) == 0 {
-		return true
-	}
-	got := sha256.Sum256([]byte(key))
-	ok := 0
-	for _, k := range s.cfg.Keys {
-		want := sha256.Sum256([]byte(k))
-		ok |= subtle.ConstantTimeCompare(got[:], want[:])
-	}
-	return ok == 1
 }
 
 // cors sets the CORS headers for allowed origins. It answers a preflight and then returns true.
@@ -142,4 +127,18 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func (r *recorder) Write(b []byte) (int, error) {
 	r.status = cmp.Or(r.status, http.StatusOK)
 	return r.ResponseWriter.Write(b)
+}
+
+// asTools serves requests that use files of the workspace, with the files' permissions of the
+// tools' user: the server's own files are not theirs, whatever links lead there.
+func (s *Server) asTools(h http.HandlerFunc) http.HandlerFunc {
+	if s.cfg.Tools == nil {
+		return h
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(credential.NewContext(r.Context(), s.cfg.Tools))
+		if err := credential.Do(s.cfg.Tools, func() error { h(w, r); return nil }); err != nil {
+			wire.WriteFailure(w, r, s.logger, err)
+		}
+	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/deploy/local"
-	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -54,7 +53,7 @@ func TestPersistence_TornFiles(t *testing.T) {
 			first := serveAt(t, dir, nil)
 			first.want(201, "POST", "/api/conversations", createBody(t, convUID))
 			first.settled(convID)
-			spoil.do(t, filepath.Join(dir, convID, eventsFile))
+			spoil.do(t, filepath.Join(dir, convID, "events.jsonl"))
 			path := "/api/conversations/" + convID + "/events"
 			s := serveAt(t, dir, nil)
 			if n := s.want(200, "GET", path+"/count", ""); n != spoil.events {
@@ -86,11 +85,11 @@ func appendTo(t *testing.T, path, text string) {
 
 func TestPersistence_HalfMadeConversationIsMadeAgain(t *testing.T) {
 	dir := t.TempDir()
-	half := filepath.Join(dir, tmpPrefix+convID)
+	half := filepath.Join(dir, ".new-"+convID)
 	if err := os.MkdirAll(half, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(half, eventsFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(half, "events.jsonl"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := serveAt(t, dir, nil)
@@ -104,61 +103,15 @@ func TestPersistence_HalfMadeConversationIsMadeAgain(t *testing.T) {
 func TestPersistence_UnreadableConversationIsNotOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	serveAt(t, dir, nil).want(201, "POST", "/api/conversations", createBody(t, convUID))
-	if err := os.WriteFile(filepath.Join(dir, convID, metaFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, convID, "meta.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := serveAt(t, dir, nil)
 	s.want(500, "POST", "/api/conversations", createBody(t, convUID))
-	if got := string(read(t, filepath.Join(dir, convID, metaFile))); got != "{" {
+	if got := string(read(t, filepath.Join(dir, convID, "meta.json"))); got != "{" {
 		t.Errorf("overwritten: %s", got)
 	}
 	s.want(201, "POST", "/api/conversations", createBody(t, strings.Repeat("a", 32)))
-}
-
-func TestPersistence_FailedAppendLeavesWholeLines(t *testing.T) {
-	if !ownprocess.Enter(t) {
-		return
-	}
-	path := filepath.Join(t.TempDir(), eventsFile)
-	l, err := openEventLog(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.append([]event.Event{stored("idle")}); err != nil {
-		t.Fatal(err)
-	}
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
-		t.Fatal(err)
-	}
-	// A full disk: the file can grow by ten bytes only.
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE,
-		&syscall.Rlimit{Cur: uint64(l.size) + 10, Max: old.Max}); err != nil {
-		t.Fatal(err)
-	}
-	err = l.append([]event.Event{stored("paused")})
-	if e := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); e != nil {
-		t.Fatal(e)
-	}
-	if err == nil {
-		t.Fatal("an append beyond the limit worked")
-	}
-	if st, err := os.Stat(path); err != nil || st.Size() != l.size {
-		t.Errorf("the file is %v long, want %d: %v", st.Size(), l.size, err)
-	}
-	if l.status() != "idle" || len(l.entries) != 1 {
-		t.Errorf("the failed event is believed: %+v", l)
-	}
-	if err := l.append([]event.Event{stored("paused")}); err != nil || l.status() != "paused" {
-		t.Errorf("afterwards: %v, %s", err, l.status())
-	}
-}
-
-// stored is a status as a conversation stores it.
-func stored(status string) event.Event {
-	e := statusEvent(status)
-	fill(e).Timestamp = now().Format(eventTime)
-	return e
 }
 
 // program is the real binary.
@@ -268,22 +221,5 @@ func TestProgram_Flags(t *testing.T) {
 	p := runProgram(t, bin, t.TempDir())
 	if !strings.Contains(p.url, "127.0.0.1") {
 		t.Errorf("an open server at %s", p.url)
-	}
-}
-
-func TestConfig_FromEnv(t *testing.T) {
-	cfg, err := ConfigFromEnv([]string{`OH_SESSION_API_KEYS=["a"]`, "OH_SESSION_API_KEYS_0=b", "OH_SESSION_API_KEYS_1=c",
-		"SESSION_API_KEY=d",
-		"OH_ALLOW_CORS_ORIGINS_0=https://x", "OH_SECRET_KEY=s"})
-	if err != nil || strings.Join(cfg.Keys, "") != "abc" || cfg.CORSOrigins[0] != "https://x" || cfg.SecretKey != "s" ||
-		cfg.bindHost() != "0.0.0.0" {
-		t.Errorf("%+v, %v", cfg, err)
-	}
-	cfg, err = ConfigFromEnv([]string{"SESSION_API_KEY=d"})
-	if err != nil || cfg.Keys[0] != "d" {
-		t.Errorf("%+v, %v", cfg, err)
-	}
-	if cfg, err = ConfigFromEnv(nil); err != nil || cfg.bindHost() != "127.0.0.1" {
-		t.Errorf("%+v, %v", cfg, err)
 	}
 }

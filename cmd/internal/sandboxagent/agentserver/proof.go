@@ -3,6 +3,7 @@ package agentserver
 import (
 	"net/http"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/wire"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -13,12 +14,12 @@ func writeProof(w http.ResponseWriter, r *http.Request, keys []string) {
 	for _, key := range keys {
 		proof, ok := agent.ProofOf(key, r.URL.Query().Get("nonce"))
 		if !ok {
-			writeDetail(w, http.StatusBadRequest, "nonce must be 64 hex digits")
+			wire.WriteDetail(w, http.StatusBadRequest, "nonce must be 64 hex digits")
 			return
 		}
 		body.Proofs = append(body.Proofs, proof)
 	}
-	writeJSON(w, http.StatusOK, body)
+	wire.WriteJSON(w, http.StatusOK, body)
 }
 
 // handleProof handles GET /proof, which needs no key.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 )
 
@@ -11,9 +12,9 @@ import (
 // case, or that comes twice, is no other way to hand over hooks, secrets or a model.
 func TestCreate_OneReader(t *testing.T) {
 	setUp := make(chan engine.Setup, 1)
-	s := serveAt(t, t.TempDir(), func(cfg *Config) {
-		then := cfg.newEngine
-		cfg.newEngine = func(setup engine.Setup, c engine.Conversation) (engine.Engine, error) {
+	s := serveAt(t, t.TempDir(), func(cfg *config.Config) {
+		then := cfg.NewEngine
+		cfg.NewEngine = func(setup engine.Setup, c engine.Conversation) (engine.Engine, error) {
 			setUp <- setup
 			return then(setup, c)
 		}

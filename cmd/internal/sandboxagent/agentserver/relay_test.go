@@ -1,500 +1,98 @@
 package agentserver
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/relay/relaytest"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
-	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi/llmtoken"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-const otherID = "0123456789abcdef0123456789abcdef"
-
-// gatewayNode is a node's gateway: it takes the present tokens and answers as a test says.
-type gatewayNode struct {
-	*httptest.Server
-	answer http.HandlerFunc
-
-	mu     sync.Mutex
-	seen   []*http.Request
-	bodies []string
-	// generation is part of every token; a pause raises it. fetched counts the tokens.
-	generation, fetched int
-	known               map[string]bool
-}
-
-func newGatewayNode(t *testing.T, answer http.HandlerFunc) *gatewayNode {
-	t.Helper()
-	n := &gatewayNode{answer: answer, known: map[string]bool{convID: true, otherID: true}}
-	n.Server = httptest.NewServer(n)
-	t.Cleanup(n.Close)
-	return n
-}
-
-func (n *gatewayNode) token(id string) string {
-	return fmt.Sprintf("bvllm.box.%s.TOKENCANARY%d", id, n.generation)
-}
-
-func (n *gatewayNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Bivouac-Index", "7")
-	if r.URL.Path == "/alive" {
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	n.mu.Lock()
-	n.seen, n.bodies = append(n.seen, r), append(n.bodies, string(body))
-	generation := n.generation
-	n.mu.Unlock()
-	if r.URL.Path == "/llm/token" {
-		var in struct {
-			ID string `json:"conversation_id"`
-		}
-		if json.Unmarshal(body, &in) != nil || r.Header.Get(agent.KeyHeader) != testKey || !n.known[in.ID] {
-			writeModelError(w, http.StatusNotFound, "not_found_error", "the sandbox has no such conversation")
-			return
-		}
-		n.mu.Lock()
-		n.fetched++
-		n.mu.Unlock()
-		writeJSON(w, 200, map[string]string{"token": n.token(in.ID)})
-		return
-	}
-	if !strings.HasSuffix(r.Header.Get("Authorization"), fmt.Sprintf("TOKENCANARY%d", generation)) {
-		writeJSON(w, 401, map[string]any{"error": map[string]string{"code": "bivouac_token"}})
-		return
-	}
-	n.answer(w, r)
-}
-
-func (n *gatewayNode) requests() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.seen)
-}
-
-func (n *gatewayNode) change(fn func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	fn()
-}
-
-// relayOf is a relay to nodes, and what the agent of a conversation gets of it.
-func relayOf(t *testing.T, urls ...string) *relay {
-	t.Helper()
-	r := newRelay(Config{APIURLs: urls, Keys: []string{testKey}, Logger: slog.New(slog.DiscardHandler)})
-	t.Cleanup(r.close)
-	return r
-}
-
-func (r *relay) agent(t *testing.T, id, key string) engine.LLM {
-	t.Helper()
-	llm, err := r.access(id, engine.LLM{Model: "m", BaseURL: r.apis[0] + "/llm/v1", APIKey: key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(llm.BaseURL, "http://127.0.0.1:") || strings.Contains(llm.APIKey, "TOKENCANARY") {
-		t.Fatalf("the agent gets %+v", llm)
-	}
-	return llm
-}
-
-// chat asks the model as an agent does.
-func chat(t *testing.T, llm engine.LLM, body string) (*http.Response, string) {
-	t.Helper()
-	return ask(t, llm.BaseURL+"/chat/completions", body, "Authorization", "Bearer "+llm.APIKey)
-}
-
-func ask(t *testing.T, url, body string, headers ...string) (*http.Response, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp, string(b)
-}
-
-func says200(text string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
-}
-
-func TestRelay_AnAgentsRequestReachesTheGatewayWithItsConversationsToken(t *testing.T) {
+// A switch of the model alone stays behind the gateway, and no key of a vendor comes in by one.
+func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 	t.Parallel()
-	n := newGatewayNode(t, says200("the answer"))
-	r := relayOf(t, n.URL)
-	one, two := r.agent(t, convID, n.token(convID)), r.agent(t, otherID, "")
-	if one.APIKey == two.APIKey || one.BaseURL != two.BaseURL {
-		t.Fatalf("two conversations get %+v and %+v", one, two)
-	}
-	base := strings.TrimSuffix(one.BaseURL, "/v1")
-	for i, c := range []struct{ id, url, header, value string }{
-		{convID, one.BaseURL + "/chat/completions?x=1", "Authorization", "Bearer " + one.APIKey},
-		{otherID, two.BaseURL + "/responses", "authorization", "bearer " + two.APIKey},
-		{convID, base + "/anthropic/v1/messages", "X-Api-Key", one.APIKey},
-		{otherID, base + "/gemini/v1beta/models/a%2Fb:generateContent?alt=sse", "X-Goog-Api-Key", two.APIKey},
-		{convID, base + "/gemini/v1beta/models/m:countTokens?key=" + one.APIKey, "X-Session-Api-Key", "stolen"},
-	} {
-		if resp, text := ask(t, c.url, "the question", c.header, c.value); resp.StatusCode != 200 || text != "the answer" {
-			t.Fatalf("request %d: %d %s", i, resp.StatusCode, text)
-		}
-		n.mu.Lock()
-		got, body := n.seen[len(n.seen)-1], n.bodies[len(n.bodies)-1]
-		n.mu.Unlock()
-		want := strings.TrimPrefix(strings.Split(c.url, "?key=")[0], base)
-		if got.RequestURI != "/llm"+want || body != "the question" {
-			t.Errorf("the gateway got %s with %q", got.RequestURI, body)
-		}
-		if got.Header.Get("Authorization") != "Bearer "+n.token(c.id) || strings.Contains(fmt.Sprint(got.Header), "local-") ||
-			got.Header.Get(agent.KeyHeader) != "" {
-			t.Errorf("the gateway got %v", got.Header)
-		}
-	}
-	if n.fetched != 1 {
-		t.Errorf("%d tokens were fetched, want that of the conversation that came without one", n.fetched)
-	}
-}
-
-func TestRelay_ALocalKeyIsGoodForModelsOfItsSandboxAlone(t *testing.T) {
-	t.Parallel()
-	n := newGatewayNode(t, says200("ok"))
-	r, stranger := relayOf(t, n.URL), relayOf(t, n.URL)
-	mine, other := r.agent(t, convID, ""), stranger.agent(t, convID, "")
-	base := strings.TrimSuffix(mine.BaseURL, "/llm/v1")
-	for _, c := range []struct {
-		path, key string
-		want      int
-	}{
-		{
-			"/llm/v1/chat/completions",
-			"",
-			401,
-		}, {"/llm/v1/chat/completions", "guessed", 401}, {"/llm/v1/chat/completions", other.APIKey, 401},
-		{"/llm/v1/chat/completions", testKey, 401}, {"/llm/v1/chat/completions", n.token(convID), 401},
-		{
-			"/llm/token",
-			mine.APIKey,
-			404,
-		}, {"/api/v1/sandboxes", mine.APIKey, 404}, {"/", mine.APIKey, 404}, {"/llm", mine.APIKey, 404},
-	} {
-		if resp, text := ask(t, base+c.path, "{}", "Authorization", "Bearer "+c.key); resp.StatusCode != c.want ||
-			!strings.Contains(text, `"detail"`) {
-			t.Errorf("%s with %q: %d %s, want %d", c.path, c.key, resp.StatusCode, text, c.want)
-		}
-	}
-	if n.requests() != 0 {
-		t.Errorf("%d requests reached a node", n.requests())
-	}
-	// A vendor's own key and address stay as they are.
-	llm := engine.LLM{BaseURL: "https://llm.example.org/v1", APIKey: "sk-own"}
-	if got, err := r.access(convID, llm); err != nil || got != llm {
-		t.Errorf("a vendor's became %+v, %v", got, err)
-	}
-}
-
-func TestRelay_ATokenThatDiedIsReplacedAndTheRequestRepeated(t *testing.T) {
-	t.Parallel()
-	n := newGatewayNode(t, says200("ok"))
-	r := relayOf(t, n.URL)
-	llm := r.agent(t, convID, n.token(convID))
-	n.change(func() { n.generation++ })
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			if resp, text := chat(t, llm, strings.Repeat("question ", 100_000)); resp.StatusCode != 200 || text != "ok" {
-				t.Errorf("%d %s", resp.StatusCode, text)
-			}
-		})
-	}
-	wg.Wait()
-	if n.fetched != 1 {
-		t.Errorf("%d tokens were fetched, want one for all", n.fetched)
-	}
-	for i, b := range n.bodies {
-		if n.seen[i].URL.Path != "/llm/token" && len(b) != 900_000 {
-			t.Errorf("request %d has a body of %d bytes", i, len(b))
-		}
-	}
-	// A copy of a conversation is not known to the cluster, and uses its original's.
-	if resp, text := chat(t, r.agent(t, strings.Repeat("f", 32), "bvllm.box."+convID+".old"),
-		"x"); resp.StatusCode != 200 {
-		t.Errorf("a copy: %d %s", resp.StatusCode, text)
-	}
-	n.change(func() { n.generation++; n.known = nil })
-	if resp, text := chat(t, llm, "x"); resp.StatusCode != 401 ||
-		!strings.Contains(text, "gives this conversation no token") {
-		t.Errorf("a conversation that the cluster does not know: %d %s", resp.StatusCode, text)
-	}
-}
-
-func TestRelay_NodesAreAskedInTurn(t *testing.T) {
-	t.Parallel()
-	gone := newGatewayNode(t, nil)
-	gone.Close()
-	balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
-	t.Cleanup(balancer.Close)
-	behind := newGatewayNode(t, func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, 503, map[string]any{"error": map[string]string{"code": "bivouac_failed"}})
+	n := relaytest.NewNode(t, testKey, []string{convID}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		relaytest.Sends(w, `{"id":"a","choices":[{"index":0,"message":{"role":"assistant","content":"Hello."},`+
+			`"finish_reason":"stop"}]}`)
 	})
-	reset := newGatewayNode(t, func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) })
-	good := newGatewayNode(t, says200("ok"))
-	r := relayOf(t, gone.URL, balancer.URL, behind.URL+"/", reset.URL, good.URL)
-	llm := r.agent(t, convID, "")
-	for range 3 {
-		if resp, text := chat(t, llm, "question"); resp.StatusCode != 200 || text != "ok" {
-			t.Fatalf("%d %s", resp.StatusCode, text)
+	data := t.TempDir()
+	serve := func() *server {
+		return serveAt(t, data, func(c *config.Config) { c.APIURLs, c.NewEngine = []string{n.URL}, newEngine })
+	}
+	s := serve()
+	s.want(201, "POST", "/api/conversations",
+		fmt.Sprintf(`{"conversation_id":%q,"workspace":{"working_dir":%q},"agent_settings":{"agent_kind":"openhands",
+		"llm":{"model":"anthropic/first","stream":false,"base_url":"%s/llm/v1","api_key":"%s"}}}`, convID, t.TempDir(),
+			n.URL, n.Token(convID)))
+	asks := func(model string) {
+		t.Helper()
+		before := n.Requests()
+		if got := s.want(200, "POST", convPath+"/ask_agent", `{"question":"beside?"}`); got != `{"response":"Hello."}` {
+			t.Errorf("the answer is %s", got)
+		}
+		n.Mu.Lock()
+		defer n.Mu.Unlock()
+		if len(n.Bodies) != before+1 || !strings.Contains(n.Bodies[before], fmt.Sprintf(`"model":%q`, model)) {
+			t.Errorf("the gateway got %q, want one request for %s", n.Bodies[before:], model)
 		}
 	}
-	if behind.requests() != 2 || reset.requests() != 1 { // the first with the token's
-		t.Errorf("nodes that failed were asked %d and %d times", behind.requests(), reset.requests())
+	asks("first")
+	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"openai/second","stream":false}}`)
+	asks("second")
+	shown := decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, "")).Agent.LLM
+	if shown.Model != "openai/second" || shown.BaseURL == nil || *shown.BaseURL != n.URL+"/llm/v1" || shown.APIKey == nil {
+		t.Errorf("it shows %+v", shown)
 	}
-	good.Close()
-	if resp, text := chat(t, llm, "question"); resp.StatusCode != 503 {
-		t.Errorf("without a good node: %d %s", resp.StatusCode, text)
-	}
-	only := relayOf(t, gone.URL)
-	if resp, text := chat(t, only.agent(t, convID, ""), "x"); resp.StatusCode != 503 ||
-		resp.Header.Get("Retry-After") != "1" || !strings.Contains(text, "no node answers") {
-		t.Errorf("without any node: %d %v %s", resp.StatusCode, resp.Header, text)
-	}
-}
-
-// A node that accepts and is silent, as a frozen one, does not hold a request.
-func TestRelay_AFrozenNodeIsLeft(t *testing.T) {
-	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	good := newGatewayNode(t, says200("ok"))
-	r := relayOf(t, "http://"+ln.Addr().String(), good.URL)
-	r.probeEvery = time.Second
-	if resp, text := chat(t, r.agent(t, convID, good.token(convID)), "question"); resp.StatusCode != 200 || text != "ok" {
-		t.Errorf("%d %s", resp.StatusCode, text)
-	}
-}
-
-func TestRelay_WhatTheEndpointSaysIsPassedOn(t *testing.T) {
-	t.Parallel()
-	for _, status := range []int{200, 400, 401, 403, 404, 429, 500, 502, 503, 504, 529} {
-		n := newGatewayNode(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "7")
-			w.Header().Set("X-Ratelimit-Remaining-Tokens", "12")
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, "in the endpoint's words "+strings.Repeat("x", 10_000))
-		})
-		r := relayOf(t, n.URL, n.URL)
-		resp, text := chat(t, r.agent(t, convID, n.token(convID)), "question")
-		if resp.StatusCode != status || resp.Header.Get("Retry-After") != "7" ||
-			resp.Header.Get("X-Ratelimit-Remaining-Tokens") != "12" ||
-			len(text) != len("in the endpoint's words ")+10_000 {
-			t.Errorf("%d became %d %v with %d bytes", status, resp.StatusCode, resp.Header, len(text))
-		}
-		if n.requests() != 1 {
-			t.Errorf("%d: the endpoint was asked %d times", status, n.requests())
+	// A client sends back what it was shown.
+	s.want(200, "POST", convPath+"/switch_llm",
+		`{"llm":{"model":"third","stream":false,"api_key":"**********","base_url":"`+n.URL+`/llm/v1/"}}`)
+	// The control plane sends the gateway's address and a token along.
+	s.want(200, "POST", convPath+"/switch_llm",
+		`{"llm":{"model":"third","stream":false,"api_key":"`+n.Token(convID)+`","base_url":"`+n.URL+`/llm/v1"}}`)
+	for _, access := range []string{`"api_key":"sk-KEYCANARY"`, `"base_url":"https://models.example.org/v1"`} {
+		if got := s.want(400, "POST", convPath+"/switch_llm",
+			`{"llm":{"model":"x",`+access+`}}`); !strings.Contains(got, "name a model alone") {
+			t.Errorf("%s: %s", access, got)
 		}
 	}
-}
-
-// streaming asks for a stream by a relay and returns its lines.
-func streaming(t *testing.T, answer http.HandlerFunc) (*relay, *bufio.Reader, *gatewayNode) {
-	t.Helper()
-	n := newGatewayNode(t, answer)
-	r := relayOf(t, n.URL, n.URL)
-	llm := r.agent(t, convID, n.token(convID))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, llm.BaseURL+"/chat/completions",
-		strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+llm.APIKey)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { resp.Body.Close() })
-	return r, bufio.NewReader(resp.Body), n
-}
-
-func sends(w http.ResponseWriter, text string) {
-	_, _ = io.WriteString(w, text)
-	_ = http.NewResponseController(w).Flush()
-}
-
-func TestRelay_AStreamIsPassedOnAsItComes(t *testing.T) {
-	t.Parallel()
-	read := make(chan struct{})
-	_, lines, _ := streaming(t, func(w http.ResponseWriter, r *http.Request) {
-		for i := range 3 {
-			sends(w, fmt.Sprintf("data: %d\n", i))
-			select {
-			case <-read: // the part has come before the next is sent
-			case <-r.Context().Done():
-			}
-		}
-	})
-	for i := range 3 {
-		if line, err := lines.ReadString('\n'); err != nil || line != fmt.Sprintf("data: %d\n", i) {
-			t.Fatalf("part %d is %q, %v", i, line, err)
-		}
-		read <- struct{}{}
-	}
-	if _, err := lines.ReadString('\n'); err != io.EOF { //nolint:errorlint // a whole stream ends with it itself
-		t.Errorf("the end is %v", err)
-	}
-}
-
-// Nobody may take a part of an answer for the whole of it, and nothing is asked twice.
-func TestRelay_ACutStreamIsCut(t *testing.T) {
-	t.Parallel()
-	for name, cut := range map[string]func(r *relay){
-		"by the endpoint": nil,
-		"by a deletion":   func(r *relay) { r.forget(convID) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proceed := make(chan struct{})
-			r, lines, n := streaming(t, func(w http.ResponseWriter, req *http.Request) {
-				sends(w, "data: 1\n")
-				select {
-				case <-proceed:
-				case <-req.Context().Done():
-				}
-				panic(http.ErrAbortHandler)
-			})
-			if line, err := lines.ReadString('\n'); err != nil || line != "data: 1\n" {
-				t.Fatalf("%q, %v", line, err)
-			}
-			if cut != nil {
-				cut(r)
-			} else {
-				close(proceed)
-			}
-			if text, err := io.ReadAll(lines); err == nil || len(text) > 0 {
-				t.Errorf("after the cut: %q, %v", text, err)
-			}
-			if n.requests() != 1 {
-				t.Errorf("the endpoint was asked %d times", n.requests())
-			}
-		})
-	}
-}
-
-// A frozen node's stream is cut too, so that the agent asks again.
-func TestRelay_AStreamOfAFrozenNodeIsCut(t *testing.T) {
-	t.Parallel()
-	var frozen sync.Mutex
-	n := newGatewayNode(t, func(w http.ResponseWriter, req *http.Request) {
-		sends(w, "data: 1\n")
-		<-req.Context().Done()
-	})
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.URL.Path == "/alive" {
-			frozen.Lock() // until the test's end
-			defer frozen.Unlock()
-		}
-		n.ServeHTTP(w, req)
-	}))
-	defer front.Close()
-	frozen.Lock()
-	defer frozen.Unlock()
-	r := relayOf(t, front.URL)
-	r.probeEvery = time.Second
-	llm := r.agent(t, convID, n.token(convID))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, llm.BaseURL+"/chat/completions",
-		strings.NewReader("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+llm.APIKey)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if text, err := io.ReadAll(resp.Body); err == nil || string(text) != "data: 1\n" {
-		t.Errorf("the stream is %q, %v", text, err)
-	}
+	s.s.close()
+	s = serve()
+	asks("third")
 }
 
 func TestRelay_ADeletedConversationsKeyIsDead(t *testing.T) {
 	t.Parallel()
-	n := newGatewayNode(t, says200("ok"))
-	s := serveAt(t, t.TempDir(), func(c *Config) { c.APIURLs = []string{n.URL} })
-	s.want(201, "POST", "/api/conversations", fmt.Sprintf(`{"conversation_id":%q,"workspace":{"working_dir":%q},
-		"agent_settings":{"agent_kind":"openhands","llm":{"model":"m","base_url":"%s/llm/v1","api_key":"%s"}}}`, convID,
-		t.TempDir(), n.URL, n.token(convID)))
-	setup, err := s.s.setup(s.s.store.get(convID))
-	if err != nil {
-		t.Fatal(err)
-	}
-	llm := setup.Agent.LLM
-	if resp, text := chat(t, llm, "x"); resp.StatusCode != 200 {
+	n := relaytest.NewNode(t, testKey, []string{convID}, relaytest.Says200("ok"))
+	s := serveAt(t, t.TempDir(), func(c *config.Config) { c.APIURLs = []string{n.URL} })
+	llm := s.gatewayModel(n)
+	if resp, text := relaytest.Chat(t, llm, "x"); resp.StatusCode != 200 {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
-	again, err := s.s.setup(s.s.store.get(convID))
+	again, err := s.s.conversations.Setup(s.s.conversations.Get(convID))
 	if err != nil || again.Agent.LLM.APIKey != llm.APIKey {
 		t.Errorf("the conversation's next engine gets %+v, %v", again.Agent.LLM, err)
 	}
 	s.want(200, "DELETE", "/api/conversations/"+convID, "")
-	if resp, text := chat(t, llm, "x"); resp.StatusCode != 401 {
+	if resp, text := relaytest.Chat(t, llm, "x"); resp.StatusCode != 401 {
 		t.Errorf("after the deletion: %d %s", resp.StatusCode, text)
 	}
 }
 
-func TestRelay_IsAskedBesideTheSandboxesProxies(t *testing.T) {
-	t.Parallel()
-	last := func(environ []string, name string) (value string) {
-		for _, kv := range environ {
-			if v, ok := strings.CutPrefix(kv, name+"="); ok {
-				value = v
-			}
-		}
-		return value
+// gatewayModel creates a conversation whose model is behind a node's gateway, and returns what its
+// agent gets of the model.
+func (s *server) gatewayModel(n *relaytest.Node) engine.LLM {
+	s.t.Helper()
+	s.want(201, "POST", "/api/conversations", fmt.Sprintf(`{"conversation_id":%q,"workspace":{"working_dir":%q},
+		"agent_settings":{"agent_kind":"openhands","llm":{"model":"m","base_url":"%s/llm/v1","api_key":"%s"}}}`, convID,
+		s.t.TempDir(), n.URL, n.Token(convID)))
+	setup, err := s.s.conversations.Setup(s.s.conversations.Get(convID))
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	got := besideProxies([]string{"A=1", "https_proxy=http://proxy:3128", "NO_PROXY=.example.org"})
-	if last(got, "NO_PROXY") != ".example.org,127.0.0.1,localhost" || last(got, "no_proxy") != "127.0.0.1,localhost" ||
-		last(got, "A") != "1" {
-		t.Errorf("the environment is %q", got)
-	}
-	if got := besideProxies([]string{"A=1", "HTTP_PROXY="}); len(got) != 2 {
-		t.Errorf("without a proxy it is %q", got)
-	}
-}
-
-// The relay knows a token by its form, which httpapi/llmtoken makes.
-func TestRelay_KnowsTheGatewaysTokens(t *testing.T) {
-	t.Parallel()
-	token := llmtoken.New("key", &fsm.Sandbox{ID: "box"}, convID)
-	parts := strings.Split(token, ".")
-	if len(parts) != 4 || parts[0] != gatewayToken || parts[2] != convID {
-		t.Errorf("a token is %s", token)
-	}
+	return setup.Agent.LLM
 }

@@ -3,182 +3,150 @@ package agentserver
 import (
 	"net/http"
 	"slices"
-	"strings"
-	"time"
 
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
+// route is a row of the route table: a request, who serves it, and what it needs.
 type route struct {
-	method, pattern string
-	handle          http.HandlerFunc
+	method string
+	// path is a pattern of net/http without the method.
+	path string
+	// open routes need no key. A WebSocket asks for it after the upgrade.
+	open bool
+	// idle routes are no activity: what the control plane monitors must not keep an unused sandbox
+	// awake.
+	idle bool
+	// asTools routes use files with the permissions of the tools' user.
+	asTools bool
+	// body bounds the request's body, in bytes; 0 is maxBody.
+	body   int64
+	handle http.HandlerFunc
 }
 
-// table lists every route. A pattern is net/http's without the method.
+// table is the route table of the whole API. The router and the tests use it.
 func (s *Server) table() []route {
-	return append(s.conversationTable(), []route{
-		{"GET", "/health", s.handleHealth},
-		{"GET", "/alive", s.handleHealth},
-		{"GET", "/ready", s.handleReady},
-		{"GET", "/server_info", s.handleServerInfo},
-		{"GET", "/{$}", s.handleServerInfo},
-		{"GET", agent.ProofPath, s.handleProof},
-
-		{"GET", "/sockets/events/{id}", s.handleEventSocket},
-		{"GET", "/sockets/bash-events", s.handleBashSocket},
-
-		{"POST", "/api/bash/start_bash_command", s.handleBashStart},
-		{"POST", "/api/bash/execute_bash_command", s.handleBashExecute},
-		{"GET", "/api/bash/bash_events/search", s.handleBashSearch},
-		{"GET", "/api/bash/bash_events/{event}", s.handleBashEventGet},
-		{"GET", "/api/bash/bash_events/{$}", s.handleBashEventBatch},
-		{"DELETE", "/api/bash/bash_events", s.handleBashEventsDelete},
-		{"POST", "/api/file/upload", s.asTools(s.handleFileUpload)},
-		{"GET", "/api/file/download", s.asTools(s.handleFileDownload)},
-		{"POST", "/api/file/create_directory", s.asTools(s.handleCreateDirectory)},
-		{"GET", "/api/file/home", s.asTools(s.handleFileHome)},
-		{"GET", "/api/file/search_subdirs", s.asTools(s.handleSearchSubdirs)},
-		{"GET", "/api/file/archive", s.handleFileArchive},
-		{"GET", "/api/file/download-trajectory/{id}", s.handleTrajectory},
-
-		{"POST", "/api/skills", s.asTools(s.handleSkills)},
-		{"POST", "/api/skills/sync", s.handleSkillsSync},
-		{"POST", "/api/hooks", s.asTools(s.handleHooks)},
-		{"GET", "/api/tools", s.handleTools},
-		{"GET", "/api/tools/{$}", s.handleTools},
-		{"GET", "/api/vscode/url", s.handleVSCodeURL},
-		{"GET", "/api/vscode/status", s.handleVSCodeStatus},
-		{"GET", "/api/desktop/url", s.handleDesktopURL},
-
-		{"GET", "/api/git/changes", s.asTools(s.handleGitChanges)},
-		{"GET", "/api/git/diff", s.asTools(s.handleGitDiff)},
-		{"GET", "/api/git/commits", s.asTools(s.handleGitCommits)},
-		{"GET", "/api/git/commits/{sha}/changes", s.asTools(s.handleGitCommitChanges)},
-	}...)
+	return slices.Concat(s.openRoutes(), s.conversationRoutes(), s.agentRoutes(), s.eventRoutes(), s.bashRoutes(),
+		s.fileRoutes(), s.toolRoutes())
 }
 
-// conversationTable lists the routes of conversations.
-func (s *Server) conversationTable() []route {
+// openRoutes are the routes without a key, and the WebSockets.
+func (s *Server) openRoutes() []route {
+	const get = http.MethodGet
+	return []route{
+		{method: get, path: "/health", open: true, idle: true, handle: s.handleHealth},
+		{method: get, path: "/alive", open: true, idle: true, handle: s.handleHealth},
+		{method: get, path: "/ready", open: true, idle: true, handle: s.handleReady},
+		{method: get, path: "/server_info", open: true, idle: true, handle: s.handleServerInfo},
+		{method: get, path: "/{$}", open: true, idle: true, handle: s.handleServerInfo},
+		{method: get, path: agent.ProofPath, open: true, idle: true, handle: s.handleProof},
+		{method: get, path: "/sockets/events/{id}", open: true, handle: s.api.HandleEventSocket},
+		{method: get, path: "/sockets/bash-events", open: true, handle: s.bash.HandleSocket},
+	}
+}
+
+// conversationRoutes are the routes of conversations and their runs.
+func (s *Server) conversationRoutes() []route {
+	const del, get, patch, post = http.MethodDelete, http.MethodGet, http.MethodPatch, http.MethodPost
 	const conv = "/api/conversations"
 	return []route{
-		{"POST", conv, s.handleConversationCreate},
-		{"GET", conv, s.handleConversationBatch},
-		{"GET", conv + "/search", s.handleConversationSearch},
-		{"GET", conv + "/count", s.handleConversationCount},
-		{"POST", conv + "/prepare-for-sandbox-pause", s.handlePreparePause},
-		{"GET", conv + "/{id}", s.handleConversationGet},
-		{"PATCH", conv + "/{id}", s.handleConversationPatch},
-		{"DELETE", conv + "/{id}", s.handleConversationDelete},
-		{"POST", conv + "/{id}/run", s.handleRun},
-		{"POST", conv + "/{id}/pause", s.handlePause},
-		{"POST", conv + "/{id}/interrupt", s.handleInterrupt},
-		{"POST", conv + "/{id}/events/respond_to_confirmation", s.handleRespond},
-		{"POST", conv + "/{id}/confirmation_policy", s.handlePolicy},
-		{"POST", conv + "/{id}/security_analyzer", s.handleAnalyzer},
-		{"POST", conv + "/{id}/secrets", s.handleSecrets},
-		{"POST", conv + "/{id}/switch_llm", s.handleSwitchLLM},
-		{"POST", conv + "/{id}/switch_acp_model", s.handleSwitchACPModel},
-		{
-			"POST",
-			conv + "/{id}/switch_profile",
-			s.refusing("profile_name", http.StatusNotFound, "Profile not found: this server keeps none, use switch_llm"),
-		},
-		{
-			"POST",
-			conv + "/{id}/load_plugin",
-			s.refusing("plugin_ref", http.StatusNotFound, "Plugin not found: this server has no marketplaces"),
-		},
-		{
-			"POST",
-			conv + "/{id}/goal",
-			s.refusing("objective", http.StatusBadRequest, "This server runs no goals: send the objective as a message"),
-		},
-		{"POST", conv + "/{id}/goal/stop", s.handleGoalStop},
-		{"POST", conv + "/{id}/goal/resume", s.handleGoalResume},
-		{"POST", conv + "/{id}/fork", s.handleFork},
-		{"POST", conv + "/{id}/navigate", s.handleNavigate},
-		{"POST", conv + "/{id}/ask_agent", s.handleAsk},
-		{"POST", conv + "/{id}/generate_title", s.handleTitle},
-		{"POST", conv + "/{id}/condense", s.handleCondense},
-		{"GET", conv + "/{id}/agent_final_response", s.handleFinalResponse},
-		{"POST", conv + "/{id}/events", s.handleEventAdd},
-		{"GET", conv + "/{id}/events", s.handleEventBatch},
-		{"GET", conv + "/{id}/events/search", s.handleEventSearch},
-		{"GET", conv + "/{id}/events/count", s.handleEventCount},
-		{"GET", conv + "/{id}/events/{event}", s.handleEventGet},
+		{method: post, path: conv, handle: s.api.HandleCreate},
+		{method: get, path: conv, idle: true, handle: s.api.HandleBatch},
+		{method: get, path: conv + "/search", idle: true, handle: s.api.HandleSearch},
+		{method: get, path: conv + "/count", idle: true, handle: s.api.HandleCount},
+		{method: post, path: conv + "/prepare-for-sandbox-pause", idle: true, handle: s.api.HandlePreparePause},
+		{method: get, path: conv + "/{id}", idle: true, handle: s.api.HandleGet},
+		{method: patch, path: conv + "/{id}", handle: s.api.HandlePatch},
+		{method: del, path: conv + "/{id}", handle: s.api.HandleDelete},
+		{method: post, path: conv + "/{id}/run", handle: s.api.HandleRun},
+		{method: post, path: conv + "/{id}/pause", handle: s.api.HandlePause},
+		{method: post, path: conv + "/{id}/interrupt", handle: s.api.HandleInterrupt},
+		{method: post, path: conv + "/{id}/fork", handle: s.api.HandleFork},
 	}
 }
 
-// routes builds the mux. It dispatches methods itself, so that a wrong method gets a JSON error
-// with Allow.
-func (s *Server) routes() http.Handler {
-	byPattern := map[string]map[string]http.HandlerFunc{}
-	for _, r := range s.table() {
-		if byPattern[r.pattern] == nil {
-			byPattern[r.pattern] = map[string]http.HandlerFunc{}
-		}
-		byPattern[r.pattern][r.method] = r.handle
+// agentRoutes are the routes of what a conversation's agent is and can do.
+func (s *Server) agentRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	const conv = "/api/conversations"
+	return []route{
+		{method: post, path: conv + "/{id}/confirmation_policy", handle: s.api.HandlePolicy},
+		{method: post, path: conv + "/{id}/security_analyzer", handle: s.api.HandleAnalyzer},
+		{method: post, path: conv + "/{id}/secrets", handle: s.api.HandleSecrets},
+		{method: post, path: conv + "/{id}/switch_llm", handle: s.api.HandleSwitchLLM},
+		{method: post, path: conv + "/{id}/switch_acp_model", handle: s.api.HandleSwitchACPModel},
+		{method: post, path: conv + "/{id}/switch_profile", handle: s.api.Unsupported("profile_name", http.StatusNotFound,
+			"Profile not found: this server keeps none, use switch_llm")},
+		{method: post, path: conv + "/{id}/load_plugin", handle: s.api.Unsupported("plugin_ref", http.StatusNotFound,
+			"Plugin not found: this server has no marketplaces")},
+		{method: post, path: conv + "/{id}/goal", handle: s.api.Unsupported("objective", http.StatusBadRequest,
+			"This server runs no goals: send the objective as a message")},
+		{method: post, path: conv + "/{id}/goal/stop", handle: s.api.HandleGoalStop},
+		{method: post, path: conv + "/{id}/goal/resume", handle: s.api.HandleGoalResume},
+		{method: post, path: conv + "/{id}/navigate", handle: s.api.HandleNavigate},
+		{method: post, path: conv + "/{id}/ask_agent", handle: s.api.HandleAsk},
+		{method: post, path: conv + "/{id}/generate_title", handle: s.api.HandleTitle},
+		{method: post, path: conv + "/{id}/condense", handle: s.api.HandleCondense},
+		{method: get, path: conv + "/{id}/agent_final_response", idle: true, handle: s.api.HandleFinalResponse},
 	}
-	mux := http.NewServeMux()
-	for pattern, methods := range byPattern {
-		allow := make([]string, 0, len(methods)+1)
-		for m := range methods {
-			allow = append(allow, m)
-		}
-		slices.Sort(allow)
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if h := methods[r.Method]; h != nil {
-				h(w, r)
-				return
-			}
-			w.Header().Set("Allow", strings.Join(allow, ", "))
-			writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
-		})
+}
+
+// eventRoutes are the routes of a conversation's events.
+func (s *Server) eventRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	const conv = "/api/conversations"
+	return []route{
+		{method: post, path: conv + "/{id}/events/respond_to_confirmation", handle: s.api.HandleRespond},
+		{method: post, path: conv + "/{id}/events", handle: s.api.HandleEventAdd},
+		{method: get, path: conv + "/{id}/events", idle: true, handle: s.api.HandleEventBatch},
+		{method: get, path: conv + "/{id}/events/search", idle: true, handle: s.api.HandleEventSearch},
+		{method: get, path: conv + "/{id}/events/count", idle: true, handle: s.api.HandleEventCount},
+		{method: get, path: conv + "/{id}/events/{event}", idle: true, handle: s.api.HandleEventGet},
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeDetail(w, http.StatusNotFound, "Not Found")
-	})
-	return mux
 }
 
-// handleHealth handles GET /health and GET /alive.
-func (s *Server) handleHealth(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+// bashRoutes are the routes of shell commands.
+func (s *Server) bashRoutes() []route {
+	const del, get, post = http.MethodDelete, http.MethodGet, http.MethodPost
+	return []route{
+		{method: post, path: "/api/bash/start_bash_command", handle: s.bash.HandleStart},
+		{method: post, path: "/api/bash/execute_bash_command", handle: s.bash.HandleExecute},
+		{method: get, path: "/api/bash/bash_events/search", handle: s.bash.HandleSearch},
+		{method: get, path: "/api/bash/bash_events/{event}", handle: s.bash.HandleEventGet},
+		{method: get, path: "/api/bash/bash_events/{$}", handle: s.bash.HandleEventBatch},
+		{method: del, path: "/api/bash/bash_events", handle: s.bash.HandleEventsDelete},
+	}
 }
 
-// handleReady handles GET /ready. New has loaded everything.
-func (s *Server) handleReady(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+// fileRoutes are the routes of the workspace's files and git repositories.
+func (s *Server) fileRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	return []route{
+		{method: post, path: "/api/file/upload", asTools: true, body: maxUpload, handle: s.files.HandleUpload},
+		{method: get, path: "/api/file/download", asTools: true, handle: s.files.HandleDownload},
+		{method: post, path: "/api/file/create_directory", asTools: true, handle: s.files.HandleCreateDirectory},
+		{method: get, path: "/api/file/home", asTools: true, handle: s.files.HandleHome},
+		{method: get, path: "/api/file/search_subdirs", asTools: true, handle: s.files.HandleSearchSubdirs},
+		{method: get, path: "/api/file/archive", handle: s.files.HandleArchive},
+		{method: get, path: "/api/file/download-trajectory/{id}", handle: s.api.HandleTrajectory},
+		{method: get, path: "/api/git/changes", asTools: true, handle: s.git.HandleChanges},
+		{method: get, path: "/api/git/diff", asTools: true, handle: s.git.HandleDiff},
+		{method: get, path: "/api/git/commits", asTools: true, handle: s.git.HandleCommits},
+		{method: get, path: "/api/git/commits/{sha}/changes", asTools: true, handle: s.git.HandleCommitChanges},
+	}
 }
 
-// handleServerInfo handles GET /server_info.
-func (s *Server) handleServerInfo(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, serverInfo(s.cfg.Version, time.Since(s.started), s.idle()))
-}
-
-// protocolVersion is the release of upstream's server whose protocol this one speaks. Clients compare
-// the member version of /server_info with what they need.
-const protocolVersion = "1.43.1"
-
-// serverInfo is the response of GET /server_info. build is this program's own version.
-func serverInfo(build string, uptime, idle time.Duration) map[string]any {
-	return map[string]any{
-		"uptime":                       int(uptime.Seconds()),
-		"idle_time":                    int(idle.Seconds()),
-		"title":                        "Bivouac sandbox agent",
-		"version":                      protocolVersion,
-		"sdk_version":                  protocolVersion,
-		"tools_version":                protocolVersion,
-		"workspace_version":            protocolVersion,
-		"build_git_sha":                "unknown",
-		"build_git_ref":                build,
-		"python_version":               "",
-		"usable_tools":                 usableTools(),
-		"runtime_idle_timeout_seconds": nil,
-		"conversation_runtime":         "local",
-		"max_foreground_terminal_timeout_seconds": nil,
-		"capabilities": []string{"bash", "files", "idempotent_conversation_create_v1"},
-		"docs":         nil,
-		"redoc":        nil,
+// toolRoutes are the routes of skills, hooks, tools and the editors that this server has not.
+func (s *Server) toolRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	return []route{
+		{method: post, path: "/api/skills", asTools: true, handle: s.handleSkills},
+		{method: post, path: "/api/skills/sync", handle: s.handleSkillsSync},
+		{method: post, path: "/api/hooks", asTools: true, handle: s.handleHooks},
+		{method: get, path: "/api/tools", handle: s.handleTools},
+		{method: get, path: "/api/tools/{$}", handle: s.handleTools},
+		{method: get, path: "/api/vscode/url", handle: s.handleVSCodeURL},
+		{method: get, path: "/api/vscode/status", handle: s.handleVSCodeStatus},
+		{method: get, path: "/api/desktop/url", handle: s.handleDesktopURL},
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/deploy/local/ownprocess"
@@ -257,7 +259,7 @@ func TestRun_RestartEndsIt(t *testing.T) {
 		s = serveAt(t, dir,
 			stepping(nil,
 				func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }))
-		if got := decodeJSON[info](t, s.want(200, "GET", convPath, "")).ExecutionStatus; got != "error" {
+		if got := decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, "")).ExecutionStatus; got != "error" {
 			t.Errorf("status %s", got)
 		}
 		kindsEqual(t, s.kinds(convID)[2:], "ActionEvent", "AgentErrorEvent", "ServerRestarted", `"error"`)
@@ -275,7 +277,7 @@ func TestRun_DiskFull(t *testing.T) {
 		return
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, convID, eventsFile)
+	file := filepath.Join(dir, convID, "events.jsonl")
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)
@@ -353,7 +355,7 @@ func TestRun_DeltasComeBeforeWhatReplacesThem(t *testing.T) {
 func TestRun_Bounded(t *testing.T) {
 	var mu sync.Mutex
 	running, most := 0, 0
-	s := serveAt(t, t.TempDir(), func(cfg *Config) {
+	s := serveAt(t, t.TempDir(), func(cfg *config.Config) {
 		stepping(nil, func(context.Context, *steps, int) (engine.Outcome, error) {
 			mu.Lock()
 			running++

@@ -1,7 +1,6 @@
 package agentserver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +8,16 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/bash"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversationapi"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/files"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/git"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/socket"
 )
 
 // Limits of the HTTP server. Sizes are in bytes.
@@ -28,35 +33,27 @@ const (
 
 // Server is the agent server. New creates it, Run serves until its context ends.
 type Server struct {
-	cfg     Config
+	cfg     config.Config
 	logger  *slog.Logger
-	store   *store
-	bash    *bash
-	sockets sockets
-	// gits has a place for each git request at a time.
-	gits chan struct{}
-	// relay is nil in a sandbox that reaches no node.
-	relay   *relay
+	bash    *bash.Runner
+	sockets *socket.Set
+	files   *files.API
+	git     *git.API
+	api     *conversationapi.API
+	router  *router
 	handler http.Handler
 	started time.Time
 	// activity is the time of the last activity, relative to started.
-	activity atomic.Int64
-	// ctx ends when the server stops, by stop.
-	ctx  context.Context //nolint:containedctx // runs outlive the requests that start them
-	stop context.CancelCauseFunc
-	runs sync.WaitGroup
-	// webhooks tell the control plane of conversations.
-	webhooks *webhooks
-	// slots bounds the runs.
-	slots chan struct{}
+	activity      atomic.Int64
+	conversations *conversation.Service
 }
 
 // New opens the conversations on disk. It binds and starts nothing.
-func New(cfg Config) (*Server, error) { return openServer(cfg, time.Now()) }
+func New(cfg config.Config) (*Server, error) { return openServer(cfg, time.Now()) }
 
 // openServer is New for a process started at started.
-func openServer(cfg Config, started time.Time) (*Server, error) {
-	if err := cfg.validate(); err != nil {
+func openServer(cfg config.Config, started time.Time) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.Environ == nil {
@@ -65,29 +62,37 @@ func openServer(cfg Config, started time.Time) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := cfg.protect(); err != nil {
+	if err := cfg.Protect(); err != nil {
 		return nil, err
 	}
-	st, err := openStore(cfg.ConversationsPath, newSealer(cfg.SecretKey), cfg.Logger)
+	if err := cfg.MakeConversationsPath(); err != nil {
+		return nil, err
+	}
+	if cfg.NewEngine == nil {
+		cfg.NewEngine = newEngine
+	}
+	if n := endOrphans(cfg.ConversationsPath, cfg.Tools); n > 0 {
+		cfg.Logger.Warn("the last server was killed; what it had started was ended", "count", n)
+	}
+	cfg.Env = marked(cfg.Env, cfg.ConversationsPath)
+	all, err := conversation.Open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.newEngine == nil {
-		cfg.newEngine = newEngine
+	s := &Server{
+		cfg:           cfg,
+		logger:        cfg.Logger,
+		files:         files.New(cfg),
+		git:           git.New(cfg.Logger),
+		started:       started,
+		conversations: all,
 	}
-	if n := endOrphans(st.dir, cfg.tools); n > 0 {
-		cfg.Logger.Warn("the last server was killed; what it had started was ended", "count", n)
-	}
-	cfg.Env = marked(cfg.Env, st.dir)
-	ctx, stop := context.WithCancelCause(context.Background())
-	s := &Server{cfg: cfg, logger: cfg.Logger, store: st, ctx: ctx, stop: stop, slots: make(chan struct{},
-		cmp.Or(cfg.MaxRuns, defaultRuns)),
-		bash: newBash(cfg), started: started, gits: make(chan struct{}, maxGit), relay: newRelay(cfg)}
-	s.sockets.authTime = defaultAuthTime
-	s.webhooks = newWebhooks(cfg)
-	s.runs.Go(func() { s.webhooks.run(ctx) })
+	s.sockets = socket.New(cfg.KeyFits, s.touch)
+	s.bash = bash.New(cfg, s.sockets, s.touch)
+	s.api = conversationapi.New(cfg, all, s.sockets)
 	s.touch()
-	s.handler = s.middleware(s.routes())
+	s.router = newRouter(s.table())
+	s.handler = s.middleware()
 	return s, nil
 }
 
@@ -97,20 +102,11 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Run binds and serves until ctx ends. It then waits a limited time for requests in progress, kills
 // running commands and returns.
 func (s *Server) Run(ctx context.Context) error {
-	ln, err := s.cfg.listen()
+	ln, err := s.cfg.Listen()
 	if err != nil {
 		return err
 	}
 	return s.Serve(ctx, ln)
-}
-
-func (c Config) listen() (net.Listener, error) {
-	addr := net.JoinHostPort(c.bindHost(), strconv.Itoa(c.Port))
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("binding %s: %w", addr, err)
-	}
-	return ln, nil
 }
 
 // Serve is Run on a bound listener, which it closes.
@@ -125,10 +121,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 // close ends sockets and commands, which outlive their requests.
 func (s *Server) close() {
-	s.stopRuns()
-	s.relay.close()
-	s.sockets.close()
-	s.bash.close()
+	s.conversations.Close()
+	s.sockets.Close()
+	s.bash.Close()
 }
 
 // serveHandler serves h on ln until ctx ends, then drains.

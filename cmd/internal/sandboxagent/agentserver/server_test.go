@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -30,10 +32,10 @@ func TestServer_OpenRoutes(t *testing.T) {
 func TestServer_KeyIsRequiredBelowAPI(t *testing.T) {
 	s := newServer(t)
 	for _, r := range s.s.table() {
-		if !strings.HasPrefix(r.pattern, "/api/") {
+		if !strings.HasPrefix(r.path, "/api/") {
 			continue
 		}
-		path := strings.NewReplacer("{id}", convID, "{event}", "x").Replace(r.pattern)
+		path := strings.NewReplacer("{id}", convID, "{event}", "x").Replace(r.path)
 		for _, key := range []string{"", "wrong", testKey + "x", testKey[:4]} {
 			status, body := call(t, r.method, s.url+path, key, "{}")
 			if status != http.StatusUnauthorized || body != `{"detail":"Unauthorized"}` {
@@ -52,7 +54,7 @@ func TestServer_KeyIsRequiredBelowAPI(t *testing.T) {
 func TestServer_ConversationLife(t *testing.T) {
 	s := newServer(t)
 	text := s.want(201, "POST", "/api/conversations", createBody(t, convUID))
-	made := decodeJSON[info](t, text)
+	made := decodeJSON[conversation.Info](t, text)
 	if made.ID != convUID || *made.Title != "Check the README" || made.MaxIterations != 500 ||
 		made.Tags["repo"] != "app" || made.Agent.LLM.Model != "anthropic/claude-sonnet-4" ||
 		*made.Agent.LLM.APIKey != decode.Masked ||
@@ -63,7 +65,8 @@ func TestServer_ConversationLife(t *testing.T) {
 		t.Errorf("working directory: %v", err)
 	}
 	// The same id in any form is the same conversation and adds no message.
-	again := decodeJSON[info](t, s.want(200, "POST", "/api/conversations", createBody(t, strings.ToUpper(convID))))
+	again := decodeJSON[conversation.Info](t,
+		s.want(200, "POST", "/api/conversations", createBody(t, strings.ToUpper(convID))))
 	if again.ID != made.ID || !again.CreatedAt.Equal(made.CreatedAt) {
 		t.Errorf("created again: %+v", again)
 	}
@@ -88,7 +91,8 @@ func TestServer_ConversationLife(t *testing.T) {
 	}
 	s.want(200, "POST", path+"/pause", "")
 	s.want(200, "POST", path+"/interrupt", "")
-	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "paused" || i.CreatedAt.IsZero() ||
+	i := decodeJSON[conversation.Info](t, s.want(200, "GET", path, ""))
+	if i.ExecutionStatus != "paused" || i.CreatedAt.IsZero() ||
 		!i.UpdatedAt.After(i.CreatedAt) {
 		t.Errorf("after pause: %+v", i)
 	}
@@ -96,11 +100,12 @@ func TestServer_ConversationLife(t *testing.T) {
 	s.settled(convID)
 	s.want(200, "PATCH", path, `{"title":"New","tags":{"b":"2"}}`)
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
-	if i := decodeJSON[info](t, s.want(200, "GET", path, "")); i.ExecutionStatus != "idle" || *i.Title != "New" ||
+	i = decodeJSON[conversation.Info](t, s.want(200, "GET", path, ""))
+	if i.ExecutionStatus != "idle" || *i.Title != "New" ||
 		len(i.Tags) != 1 {
 		t.Errorf("after run and patch: %+v", i)
 	}
-	batch := decodeJSON[[]*info](t,
+	batch := decodeJSON[[]*conversation.Info](t,
 		s.want(200, "GET", "/api/conversations?ids="+convUID+"&ids=00000000000000000000000000000000&ids="+convID, ""))
 	if len(batch) != 3 || batch[0] == nil || batch[1] != nil || batch[2].ID != convUID {
 		t.Errorf("batch: %+v", batch)
@@ -175,7 +180,7 @@ func TestServer_ConversationPages(t *testing.T) {
 		seen := map[string]bool{}
 		token := ""
 		for {
-			p := decodeJSON[agent.Page[info]](t,
+			p := decodeJSON[agent.Page[conversation.Info]](t,
 				s.want(200, "GET", "/api/conversations/search?limit=2&status=idle&sort_order="+order+"&page_id="+token, ""))
 			for _, i := range p.Items {
 				seen[i.ID] = true
@@ -301,27 +306,20 @@ func TestServer_CanariesStayInside(t *testing.T) {
 	answers += s.want(422, "POST", "/api/conversations", bad)
 	answers += s.want(200, "GET", "/api/conversations/"+convID, "")
 	answers += s.want(200, "GET", "/api/conversations/"+convID+"/events/search", "")
-	sealed, err := s.s.store.request(convID)
-	if err != nil || !strings.Contains(string(sealed), "TOKENCANARY") {
-		t.Errorf("the sealed request can't be read back: %.40s, %v", sealed, err)
+	setup, err := s.s.conversations.Setup(s.s.conversations.Get(convID))
+	if err != nil || setup.Secrets["GITHUB_TOKEN"].Value != "TOKENCANARY" {
+		t.Errorf("the sealed request can't be read back: %v", err)
 	}
 	search(t, "answers", answers)
 	search(t, "logs", s.logs.String())
 	searchDir(t, dir)
-	// Another secret key, or another conversation's id, fails to decrypt.
-	if _, err := newSealer("x").open(convID, read(t, filepath.Join(dir, convID, sealFile))); err == nil {
-		t.Error("another key opens the seal")
-	}
-	if _, err := s.s.store.sealer.open("other", read(t, filepath.Join(dir, convID, sealFile))); err == nil {
-		t.Error("another conversation's seal opens")
-	}
 }
 
 func TestServer_WithoutSecretKeyNothingIsKept(t *testing.T) {
 	dir := t.TempDir()
-	s := serveAt(t, dir, func(c *Config) { c.SecretKey = "" })
+	s := serveAt(t, dir, func(c *config.Config) { c.SecretKey = "" })
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
-	if _, err := os.Stat(filepath.Join(dir, convID, sealFile)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(dir, convID, "request.seal")); !os.IsNotExist(err) {
 		t.Errorf("a seal without a key: %v", err)
 	}
 	searchDir(t, dir)
@@ -381,7 +379,7 @@ func TestServer_ManyCallersMakeOneConversation(t *testing.T) {
 }
 
 func TestServer_CORS(t *testing.T) {
-	s := serveAt(t, t.TempDir(), func(c *Config) { c.CORSOrigins = []string{"https://app.example.org/"} })
+	s := serveAt(t, t.TempDir(), func(c *config.Config) { c.CORSOrigins = []string{"https://app.example.org/"} })
 	for origin, allowed := range map[string]bool{
 		"https://app.example.org": true, "http://localhost:3000": true, "http://127.0.0.1": true,
 		"https://evil.example.org": false, "http://localhost.evil.org": false, "null": false,

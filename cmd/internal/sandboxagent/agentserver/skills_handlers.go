@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"path/filepath"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/wire"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/hooks"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/skills"
 )
@@ -18,15 +19,15 @@ type skillsAnswer struct {
 // handleSkills handles POST /api/skills: the project's and the user's skills. There are no public
 // ones and none of organisations, because those come over the internet.
 func (s *Server) handleSkills(w http.ResponseWriter, r *http.Request) {
-	o, ok := readObject(w, r)
+	o, ok := wire.ReadObject(w, r)
 	if !ok {
 		return
 	}
 	user, project := o.BooleanOr("load_user", true), o.BooleanOr("load_project", true)
 	o.BooleanOr("load_public", true)
 	o.BooleanOr("load_org", true)
-	dir := o.Text("project_dir", maxText)
-	if refused(w, o) {
+	dir := o.Text("project_dir", wire.MaxText)
+	if wire.Refused(w, o) {
 		return
 	}
 	options := skills.Options{}
@@ -34,7 +35,7 @@ func (s *Server) handleSkills(w http.ResponseWriter, r *http.Request) {
 		options.WorkingDir = filepath.Clean(*dir)
 	}
 	if user {
-		options.Home = s.cfg.home()
+		options.Home = s.cfg.Home()
 	}
 	c := skills.Load(options)
 	for _, f := range c.Failures() {
@@ -47,24 +48,24 @@ func (s *Server) handleSkills(w http.ResponseWriter, r *http.Request) {
 	if out.Skills == nil {
 		out.Skills = []skills.Skill{}
 	}
-	writeJSON(w, http.StatusOK, out)
+	wire.WriteJSON(w, http.StatusOK, out)
 }
 
 // handleHooks handles POST /api/hooks: the hooks of a project and, if asked for, of the user.
 func (s *Server) handleHooks(w http.ResponseWriter, r *http.Request) {
-	o, ok := readObject(w, r)
+	o, ok := wire.ReadObject(w, r)
 	if !ok {
 		return
 	}
 	var dirs []string
-	dir := o.Text("project_dir", maxText)
+	dir := o.Text("project_dir", wire.MaxText)
 	if o.BooleanOr("load_project", true) && dir != nil && filepath.IsAbs(*dir) {
 		dirs = append(dirs, filepath.Clean(*dir))
 	}
-	if home := s.cfg.home(); o.BooleanOr("load_user", false) && home != "" {
+	if home := s.cfg.Home(); o.BooleanOr("load_user", false) && home != "" {
 		dirs = append(dirs, home)
 	}
-	if refused(w, o) {
+	if wire.Refused(w, o) {
 		return
 	}
 	var all []*hooks.Config
@@ -76,7 +77,7 @@ func (s *Server) handleHooks(w http.ResponseWriter, r *http.Request) {
 		}
 		all = append(all, c)
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"hook_config": hooks.Merge(all...)})
+	wire.WriteJSON(w, http.StatusOK, map[string]any{"hook_config": hooks.Merge(all...)})
 }
 
 // usableTools are the names of the tools that a conversation may ask for.
@@ -84,7 +85,7 @@ func usableTools() []string { return []string{"file_editor", "task_tracker", "te
 
 // handleTools handles GET /api/tools/.
 func (s *Server) handleTools(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, usableTools())
+	wire.WriteJSON(w, http.StatusOK, usableTools())
 }
 
 // noVSCode is what a server without VS Code says.
@@ -92,15 +93,24 @@ const noVSCode = "VSCode is disabled: this agent server has none"
 
 // handleVSCodeURL handles GET /api/vscode/url.
 func (s *Server) handleVSCodeURL(w http.ResponseWriter, _ *http.Request) {
-	writeDetail(w, http.StatusServiceUnavailable, noVSCode)
+	wire.WriteDetail(w, http.StatusServiceUnavailable, noVSCode)
 }
 
 // handleVSCodeStatus handles GET /api/vscode/status.
 func (s *Server) handleVSCodeStatus(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"running": false, "enabled": false, "message": noVSCode})
+	wire.WriteJSON(w, http.StatusOK, map[string]any{"running": false, "enabled": false, "message": noVSCode})
 }
 
 // handleDesktopURL handles GET /api/desktop/url.
 func (s *Server) handleDesktopURL(w http.ResponseWriter, _ *http.Request) {
-	writeDetail(w, http.StatusServiceUnavailable, "Desktop is disabled: this agent server has none")
+	wire.WriteDetail(w, http.StatusServiceUnavailable, "Desktop is disabled: this agent server has none")
+}
+
+// handleSkillsSync handles POST /api/skills/sync: there are no public skills to fetch.
+func (s *Server) handleSkillsSync(w http.ResponseWriter, _ *http.Request) {
+	wire.WriteJSON(w, http.StatusOK,
+		map[string]string{
+			"status":  "error",
+			"message": "This server fetches no public skills: put skills into the repository",
+		})
 }

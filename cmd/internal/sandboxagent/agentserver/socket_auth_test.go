@@ -8,12 +8,13 @@ import (
 
 	"github.com/coder/websocket"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/socket"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 func TestEventSocket_WithoutAKeyClosesAs4001(t *testing.T) {
 	s := newServer(t)
-	s.s.sockets.authTime = 50 * time.Millisecond
+	s.s.sockets.AuthTime = 50 * time.Millisecond
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
 	for name, c := range map[string]struct {
 		query  string
@@ -32,8 +33,8 @@ func TestEventSocket_WithoutAKeyClosesAs4001(t *testing.T) {
 				// A write may fail: the server reads no more than it needs.
 				_ = conn.Write(t.Context(), websocket.MessageText, c.frame)
 			}
-			if code := closeCode(t, conn); code != closeUnauthorized {
-				t.Errorf("close code %d, want %d", code, closeUnauthorized)
+			if code := closeCode(t, conn); code != socket.Unauthorized {
+				t.Errorf("close code %d, want %d", code, socket.Unauthorized)
 			}
 		})
 	}

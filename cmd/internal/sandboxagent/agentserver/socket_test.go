@@ -10,6 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/socket"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
@@ -31,7 +32,7 @@ func (s *server) subscribe(id, query string, header http.Header) *websocket.Conn
 func withKey() http.Header { return http.Header{agent.KeyHeader: {testKey}} }
 
 // next reads one event, leaving out the whole state.
-func next(t *testing.T, conn *websocket.Conn) eventHead {
+func next(t *testing.T, conn *websocket.Conn) eventSeen {
 	t.Helper()
 	for {
 		if e := frameOf(t, conn); e.Key != "full_state" {
@@ -41,7 +42,7 @@ func next(t *testing.T, conn *websocket.Conn) eventHead {
 }
 
 // frameOf reads one frame.
-func frameOf(t *testing.T, conn *websocket.Conn) eventHead {
+func frameOf(t *testing.T, conn *websocket.Conn) eventSeen {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -49,7 +50,7 @@ func frameOf(t *testing.T, conn *websocket.Conn) eventHead {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decodeJSON[eventHead](t, string(b))
+	return decodeJSON[eventSeen](t, string(b))
 }
 
 // closeCode reads until the close frame.
@@ -89,8 +90,8 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 	if e := next(t, live); e.Kind != event.KindMessage {
 		t.Errorf("%+v", e)
 	}
-	var all []eventHead
-	page := decodeJSON[struct{ Items []eventHead }](t,
+	var all []eventSeen
+	page := decodeJSON[struct{ Items []eventSeen }](t,
 		s.want(200, "GET", "/api/conversations/"+convID+"/events/search", ""))
 	again := s.subscribe(convUID, "?resend_mode=all", withKey())
 	for range page.Items {
@@ -107,7 +108,7 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 	}
 	s.want(200, "DELETE", "/api/conversations/"+convID, "")
 	for _, conn := range []*websocket.Conn{live, again, since} {
-		if code := closeCode(t, conn); code != closeUnknown {
+		if code := closeCode(t, conn); code != socket.Unknown {
 			t.Errorf("close code %d", code)
 		}
 	}
@@ -116,7 +117,7 @@ func TestEventSocket_EventsAndMessages(t *testing.T) {
 func TestEventSocket_WhoMayListen(t *testing.T) {
 	s := newServer(t)
 	s.begun()
-	auth, _ := json.Marshal(authFrame{Type: "auth", Key: testKey})
+	auth, _ := json.Marshal(socket.AuthFrame{Type: "auth", Key: testKey})
 	for name, c := range map[string]struct {
 		id, query, frame string
 		header           http.Header
@@ -129,10 +130,10 @@ func TestEventSocket_WhoMayListen(t *testing.T) {
 			string(auth),
 			nil,
 			0,
-		}, "wrong frame": {convID, "", `{"type":"auth","session_api_key":"x"}`, nil, closeUnauthorized},
-		"no auth frame":   {convID, "", `{"role":"user","content":"x"}`, nil, closeUnauthorized},
-		"unknown":         {strings.Repeat("0", 32), "", string(auth), nil, closeUnknown},
-		"unknown, no key": {strings.Repeat("0", 32), "", `{}`, nil, closeUnauthorized},
+		}, "wrong frame": {convID, "", `{"type":"auth","session_api_key":"x"}`, nil, socket.Unauthorized},
+		"no auth frame":   {convID, "", `{"role":"user","content":"x"}`, nil, socket.Unauthorized},
+		"unknown":         {strings.Repeat("0", 32), "", string(auth), nil, socket.Unknown},
+		"unknown, no key": {strings.Repeat("0", 32), "", `{}`, nil, socket.Unauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := s.subscribe(c.id, c.query, c.header)

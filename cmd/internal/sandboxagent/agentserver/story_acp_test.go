@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
@@ -12,7 +13,9 @@ import (
 // again after a restart, and leaves the model's key in no file and no command's environment.
 func TestStory_Codex(t *testing.T) {
 	environ := withAgent(t, "@zed-industries/codex-acp-linux-x64/bin/codex-acp")
-	serve := func(data string) *server { return serveAt(t, data, func(c *Config) { nativeEngine(c); environ(c) }) }
+	serve := func(data string) *server {
+		return serveAt(t, data, func(c *config.Config) { nativeEngine(c); environ(c) })
+	}
 	dir, data := brokenRepository(t), t.TempDir()
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 		{When: modeltest.When{User: "fix", Tool: "exec_command"}, Answers: []modeltest.Answer{

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
 	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
@@ -106,12 +108,12 @@ func TestStory_AnAgentMendsARepository(t *testing.T) {
 	if got := s.want(200, "GET", convPath+"/agent_final_response", ""); got != `{"response":"The test passes."}` {
 		t.Errorf("the final response is %s", got)
 	}
-	i := decodeJSON[info](t, s.want(200, "GET", convPath, ""))
+	i := decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, ""))
 	if i.Metrics == nil || i.Metrics.AccumulatedTokenUsage.PromptTokens == 0 {
 		t.Errorf("metrics: %+v", i.Metrics)
 	}
 	s.until("the model's title", func() bool {
-		return *decodeJSON[info](t, s.want(200, "GET", convPath, "")).Title == "Mend the greeting"
+		return *decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, "")).Title == "Mend the greeting"
 	})
 	first := s.want(200, "GET", convPath+"/events/search", "")
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
@@ -195,7 +197,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func nativeEngine(cfg *Config) { cfg.newEngine = newEngine }
+func nativeEngine(cfg *config.Config) { cfg.NewEngine = newEngine }
 
 // TestStory_Operations asks beside the conversation, changes its model and its secrets, and does so
 // again after a restart.
@@ -243,7 +245,7 @@ func TestStory_Operations(t *testing.T) {
 			""); !strings.Contains(got, "it is there") {
 			t.Errorf("the new secret is not there: %s", got)
 		}
-		i := decodeJSON[info](t, s.want(200, "GET", convPath, ""))
+		i := decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, ""))
 		if i.Agent.LLM.Model != "openai/other" || strings.Join(i.SecretNames, " ") != "DEPLOY_TOKEN NEW_TOKEN" {
 			t.Errorf("the conversation is %+v", i)
 		}

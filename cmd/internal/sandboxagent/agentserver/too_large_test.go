@@ -7,6 +7,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/relay"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/relay/relaytest"
 )
 
 // sendsAll sends a body that is too large to its end, far behind the refusal, and returns the response.
@@ -60,10 +64,11 @@ func TestTooLarge_ReachesAClientThatStillSends(t *testing.T) {
 	})
 	t.Run("relay", func(t *testing.T) {
 		t.Parallel()
-		n := newGatewayNode(t, nil)
-		llm := relayOf(t, n.URL).agent(t, convID, n.token(convID))
+		n := relaytest.NewNode(t, testKey, []string{convID}, nil)
+		s := serveAt(t, t.TempDir(), func(c *config.Config) { c.APIURLs = []string{n.URL} })
+		llm := s.gatewayModel(n)
 		address, path, _ := strings.Cut(strings.TrimPrefix(llm.BaseURL, "http://"), "/")
-		resp := sendsAll(t, address, "/"+path+"/chat/completions", "Authorization: Bearer "+llm.APIKey, maxRelayed)
+		resp := sendsAll(t, address, "/"+path+"/chat/completions", "Authorization: Bearer "+llm.APIKey, relay.MaxBody)
 		if resp.StatusCode != http.StatusRequestEntityTooLarge || !resp.Close {
 			t.Errorf("%d, closes %t", resp.StatusCode, resp.Close)
 		}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -44,8 +45,8 @@ func serveSplit(t *testing.T) (*server, string) {
 			t.Fatal(err)
 		}
 	}
-	return serveAt(t, filepath.Join(workspace, "conversations"), func(c *Config) {
-		c.BashEventsDir, c.tools = filepath.Join(workspace, "bash_events"), &syscall.Credential{Uid: toolsUID, Gid: toolsUID}
+	return serveAt(t, filepath.Join(workspace, "conversations"), func(c *config.Config) {
+		c.BashEventsDir, c.Tools = filepath.Join(workspace, "bash_events"), &syscall.Credential{Uid: toolsUID, Gid: toolsUID}
 	}), workspace
 }
 
@@ -81,7 +82,7 @@ func TestToolsUser_OwnsTheWorkspaceAndNothingElse(t *testing.T) {
 	s.createIn(t, project)
 	for path, want := range map[string]uint32{
 		workspace: 0, filepath.Join(workspace, "conversations"): 0, filepath.Join(workspace, "bash_events"): 0,
-		filepath.Join(workspace, "conversations", convID, metaFile): 0,
+		filepath.Join(workspace, "conversations", convID, "meta.json"): 0,
 	} {
 		if uid, _ := ownerOf(t, path); uid != want {
 			t.Errorf("%s is of user %d", path, uid)
@@ -127,7 +128,7 @@ func TestToolsUser_ReachesNothingOfTheServer(t *testing.T) {
 	own := filepath.Join(workspace, "conversations")
 	server := "/proc/" + strconv.Itoa(os.Getpid())
 	for _, command := range []string{
-		"cat " + own + "/" + convID + "/" + metaFile, "ls " + own + "/" + convID, "mv " + own + " " + own + "2",
+		"cat " + own + "/" + convID + "/" + "meta.json", "ls " + own + "/" + convID, "mv " + own + " " + own + "2",
 		"rm -r " + workspace + "/bash_events",
 		"cat " + server + "/environ", "head -c 1 " + server + "/mem", "ls " + server + "/fd",
 		"kill -0 " + strconv.Itoa(os.Getpid()),
@@ -143,7 +144,7 @@ func TestToolsUser_ReachesNothingOfTheServer(t *testing.T) {
 		server + "/environ",
 		"/proc/self/environ",
 		"/proc/thread-self/environ",
-		filepath.Join(own, convID, metaFile),
+		filepath.Join(own, convID, "meta.json"),
 		"/etc/shadow",
 	} {
 		s.shellOf("ln -sfn " + to + " " + link)
@@ -153,10 +154,10 @@ func TestToolsUser_ReachesNothingOfTheServer(t *testing.T) {
 		}
 	}
 	s.shellOf("ln -sfn " + own + "/" + convID + " " + link)
-	if status := s.uploadStatus(t, filepath.Join(link, metaFile), "{}"); status == http.StatusOK {
+	if status := s.uploadStatus(t, filepath.Join(link, "meta.json"), "{}"); status == http.StatusOK {
 		t.Error("an upload through a link replaced the conversation")
 	}
-	if uid, mode := ownerOf(t, filepath.Join(own, convID, metaFile)); uid != 0 || mode&0o077 != 0 {
+	if uid, mode := ownerOf(t, filepath.Join(own, convID, "meta.json")); uid != 0 || mode&0o077 != 0 {
 		t.Errorf("the conversation is user %d's, with mode %o", uid, mode)
 	}
 }

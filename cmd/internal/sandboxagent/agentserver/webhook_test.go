@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/config"
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
@@ -49,11 +50,11 @@ func TestWebhook_Title(t *testing.T) {
 	p := &controlPlane{statuses: []int{503, 404, 307, 200}}
 	up := httptest.NewServer(p)
 	t.Cleanup(up.Close)
-	cfg, err := ConfigFromEnv([]string{agent.EnvAPIURLs + `=["` + down.URL + `","` + up.URL + `/"]`})
+	cfg, err := config.FromEnv([]string{agent.EnvAPIURLs + `=["` + down.URL + `","` + up.URL + `/"]`})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serveAt(t, t.TempDir(), func(c *Config) { c.Webhooks = cfg.Webhooks })
+	s := serveAt(t, t.TempDir(), func(c *config.Config) { c.Webhooks = cfg.Webhooks })
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
 	const first = "Check the README" // the first message
 	s.until("the title is accepted", func() bool { return len(p.sent()) == 4 })
@@ -72,7 +73,7 @@ func TestWebhook_Refused(t *testing.T) {
 	p := &controlPlane{statuses: []int{422, 200}}
 	up := httptest.NewServer(p)
 	t.Cleanup(up.Close)
-	s := serveAt(t, t.TempDir(), func(c *Config) { c.Webhooks = []string{up.URL + "/api/v1/webhooks"} })
+	s := serveAt(t, t.TempDir(), func(c *config.Config) { c.Webhooks = []string{up.URL + "/api/v1/webhooks"} })
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
 	s.until("the title is refused", func() bool { return len(p.sent()) == 1 })
 	s.want(200, "PATCH", convPath, `{"title":"Two"}`)
@@ -84,7 +85,7 @@ func TestWebhook_BeforeAPause(t *testing.T) {
 	p := &controlPlane{statuses: []int{503, 200}}
 	up := httptest.NewServer(p)
 	t.Cleanup(up.Close)
-	s := serveAt(t, t.TempDir(), func(c *Config) { c.Webhooks = []string{up.URL + "/api/v1/webhooks"} })
+	s := serveAt(t, t.TempDir(), func(c *config.Config) { c.Webhooks = []string{up.URL + "/api/v1/webhooks"} })
 	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
 	s.until("the title is refused", func() bool { return len(p.sent()) >= 1 })
 	s.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
