@@ -39,17 +39,14 @@ func (t invoke) Definition() tools.Definition {
 		ObservationType: invokeObservation,
 		Description: "Read the instructions of one of the available skills. " +
 			"Use it before you begin work that the skill's description is about.",
-		Parameters: tools.WithCommon(map[string]any{
-			"properties": map[string]any{"name": map[string]any{"type": "string", "description": "The skill's name."}},
-			"required":   []string{"name"},
-		}),
+		Parameters:  tools.Parameters(tools.SchemaOf[invokeAction]()),
 		Annotations: &event.ToolAnnotations{Title: InvokeName, ReadOnlyHint: true, IdempotentHint: true},
 	}
 }
 
 type invokeAction struct {
-	Kind string `json:"kind"`
-	Name string `json:"name"`
+	Kind string `json:"kind" tool:"-"`
+	Name string `json:"name" tool:"required" jsonschema:"The skill's name."`
 }
 
 // Parse implements tools.Tool.

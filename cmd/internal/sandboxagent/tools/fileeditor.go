@@ -51,41 +51,21 @@ type fileLock struct {
 }
 
 // fileEditorAction is the action of the file editor.
+//
+//nolint:lll // a description is one tag
 type fileEditorAction struct {
-	Kind       string  `json:"kind"`
-	Command    string  `json:"command"`
-	Path       string  `json:"path"`
-	FileText   *string `json:"file_text"`
-	OldStr     *string `json:"old_str"`
-	NewStr     *string `json:"new_str"`
-	InsertLine *int    `json:"insert_line"`
-	ViewRange  []int   `json:"view_range"`
+	Kind       string  `json:"kind" tool:"-"`
+	Command    string  `json:"command" tool:"required" enum:"view,create,str_replace,insert,undo_edit" jsonschema:"What to do: view, create, str_replace, insert or undo_edit."`
+	Path       string  `json:"path" tool:"required" jsonschema:"The absolute path of the file or directory."`
+	FileText   *string `json:"file_text" jsonschema:"create: the content of the new file."`
+	OldStr     *string `json:"old_str" jsonschema:"str_replace: the text to replace, exactly as it is in the file."`
+	NewStr     *string `json:"new_str" jsonschema:"str_replace: the text in its place; without it, old_str is removed. insert: the text to insert."`
+	InsertLine *int    `json:"insert_line" jsonschema:"insert: the number of the line after which new_str is inserted; 0 is the beginning of the file."`
+	ViewRange  []int   `json:"view_range" jsonschema:"view of a file: the first and the last line, from 1; [11, 20] shows ten lines, [11, -1] shows the rest."`
 }
 
 func newFileEditor(c Config) *fileEditor {
 	return &fileEditor{c: c, locks: map[string]*fileLock{}}
-}
-
-func (*fileEditor) params() []param {
-	return []param{
-		{name: "command", kind: "string", required: true, enum: []string{cmdView, cmdCreate, cmdReplace, cmdInsert, cmdUndo},
-			about: "What to do: view, create, str_replace, insert or undo_edit."},
-		{name: "path", kind: "string", required: true, about: "The absolute path of the file or directory."},
-		{name: "file_text", kind: "string", about: "create: the content of the new file."},
-		{name: "old_str", kind: "string", about: "str_replace: the text to replace, exactly as it is in the file."},
-		{
-			name:  "new_str",
-			kind:  "string",
-			about: "str_replace: the text in its place; without it, old_str is removed. insert: the text to insert.",
-		},
-		{
-			name:  "insert_line",
-			kind:  "integer",
-			about: "insert: the number of the line after which new_str is inserted; 0 is the beginning of the file.",
-		},
-		{name: "view_range", kind: "array", items: map[string]any{"type": "integer"},
-			about: "view of a file: the first and the last line, from 1; [11, 20] shows ten lines, [11, -1] shows the rest."},
-	}
 }
 
 // Definition implements Tool.
@@ -105,7 +85,7 @@ func (e *fileEditor) Definition() Definition {
 
 Paths are absolute. The working directory is ` + e.c.WorkingDir + ` . Several edits of one file can be ` +
 			`sent as calls in one answer.`,
-		Parameters:  schemaOf(e.params()),
+		Parameters:  Parameters(SchemaOf[fileEditorAction]()),
 		Annotations: &event.ToolAnnotations{Title: FileEditorName, DestructiveHint: true},
 	}
 }
@@ -113,7 +93,7 @@ Paths are absolute. The working directory is ` + e.c.WorkingDir + ` . Several ed
 // Parse implements Tool.
 func (e *fileEditor) Parse(arguments string) (Call, error) {
 	var a fileEditorAction
-	call, err := parse(arguments, "FileEditorAction", e.params(), &a)
+	call, err := parse(arguments, "FileEditorAction", &a)
 	if err == nil {
 		err = a.check()
 	}

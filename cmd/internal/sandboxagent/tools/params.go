@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
 )
 
 // maxArguments bounds the text of one call's arguments, in bytes.
@@ -22,18 +24,6 @@ const (
 	riskMedium  = "MEDIUM"
 	riskHigh    = "HIGH"
 )
-
-// param is one parameter of a tool.
-type param struct {
-	name string
-	// kind is string, boolean, number, integer or array.
-	kind     string
-	about    string
-	required bool
-	enum     []string
-	// items is the schema of an array's elements.
-	items any
-}
 
 // common are the parameters that every tool has for the model. They are no part of the action.
 func common() map[string]any {
@@ -66,26 +56,6 @@ func WithCommon(schema map[string]any) json.RawMessage {
 		return json.RawMessage(`{"type":"object"}`) // a schema that was decoded from JSON encodes
 	}
 	return b
-}
-
-// schemaOf returns the JSON schema of parameters.
-func schemaOf(params []param) json.RawMessage {
-	properties := map[string]any{}
-	required := []string{}
-	for _, p := range params {
-		one := map[string]any{"type": p.kind, "description": p.about}
-		if p.enum != nil {
-			one["enum"] = p.enum
-		}
-		if p.items != nil {
-			one["items"] = p.items
-		}
-		properties[p.name] = one
-		if p.required {
-			required = append(required, p.name)
-		}
-	}
-	return WithCommon(map[string]any{"properties": properties, "required": required})
 }
 
 // Split decodes the arguments of a call and takes out the common ones, unless the tool has own ones
@@ -126,29 +96,28 @@ func Split(arguments string, own ...string) (map[string]json.RawMessage, Call, e
 	return args, call, nil
 }
 
-// parse checks arguments by a table and decodes them into action, a pointer to a struct. kind is the
-// action's.
-func parse(arguments, kind string, params []param, action any) (Call, error) {
+// parse checks arguments by the schema of T and decodes them into action. kind is the action's.
+func parse[T any](arguments, kind string, action *T) (Call, error) {
 	args, call, err := Split(arguments)
 	if err != nil {
 		return call, err
 	}
-	var names []string
-	for _, p := range params {
-		names = append(names, p.name)
-		v, given := args[p.name]
+	s := SchemaOf[T]()
+	for _, name := range s.PropertyOrder {
+		v, given := args[name]
 		switch {
 		case given:
-			if args[p.name], err = p.check(v); err != nil {
+			if args[name], err = check(name, s.Properties[name], v); err != nil {
 				return call, err
 			}
-		case p.required:
-			return call, fmt.Errorf("the argument %s is missing; it is required", p.name)
+		case slices.Contains(s.Required, name):
+			return call, fmt.Errorf("the argument %s is missing; it is required", name)
 		}
 	}
 	for name := range args {
-		if !slices.Contains(names, name) {
-			return call, fmt.Errorf("there is no argument %q; the arguments are %s", name, strings.Join(names, ", "))
+		if s.Properties[name] == nil {
+			return call, fmt.Errorf("there is no argument %q; the arguments are %s", name,
+				strings.Join(s.PropertyOrder, ", "))
 		}
 	}
 	k, _ := json.Marshal(kind)
@@ -167,26 +136,27 @@ func parse(arguments, kind string, params []param, action any) (Call, error) {
 
 // check checks one argument. Models write a number or a list as text now and then; such a text is
 // converted.
-func (p param) check(v json.RawMessage) (json.RawMessage, error) {
+func check(name string, p *jsonschema.Schema, v json.RawMessage) (json.RawMessage, error) {
 	var s string
 	isText := json.Unmarshal(v, &s) == nil
-	if p.kind == "string" {
+	if p.Type == "string" {
 		if !isText {
-			return nil, fmt.Errorf("the argument %s must be a string, not %s", p.name, short(v))
+			return nil, fmt.Errorf("the argument %s must be a string, not %s", name, short(v))
 		}
-		if p.enum != nil && !slices.Contains(p.enum, s) {
-			return nil, fmt.Errorf("the argument %s is %q; it must be one of %s", p.name, s, strings.Join(p.enum, ", "))
+		if p.Enum != nil && !slices.Contains(p.Enum, any(s)) {
+			return nil, fmt.Errorf("the argument %s is %q; it must be one of %s", name, s,
+				strings.Join(texts(p.Enum), ", "))
 		}
 		return v, nil
 	}
 	if isText {
 		v = json.RawMessage(strings.TrimSpace(s))
-		if p.kind == "boolean" {
+		if p.Type == "boolean" {
 			v = json.RawMessage(strings.ToLower(string(v)))
 		}
 	}
 	ok := false
-	switch p.kind {
+	switch p.Type {
 	case "boolean":
 		ok = string(v) == "true" || string(v) == "false"
 	case "integer":
@@ -202,7 +172,7 @@ func (p param) check(v json.RawMessage) (json.RawMessage, error) {
 		ok = json.Unmarshal(v, &list) == nil && list != nil
 	}
 	if !ok {
-		return nil, fmt.Errorf("the argument %s must be of the type %s, not %s", p.name, p.kind, short(v))
+		return nil, fmt.Errorf("the argument %s must be of the type %s, not %s", name, p.Type, short(v))
 	}
 	return v, nil
 }

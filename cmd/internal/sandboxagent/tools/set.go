@@ -68,28 +68,24 @@ func (s *Set) Close() { s.terminal.close() }
 type think struct{}
 
 type thinkAction struct {
-	Kind    string `json:"kind"`
-	Thought string `json:"thought"`
-}
-
-func (think) params() []param {
-	return []param{{name: "thought", kind: "string", required: true, about: "The thought."}}
+	Kind    string `json:"kind" tool:"-"`
+	Thought string `json:"thought" tool:"required" jsonschema:"The thought."`
 }
 
 // Definition implements Tool.
-func (t think) Definition() Definition {
+func (think) Definition() Definition {
 	return Definition{
 		Name: ThinkName, Title: ThinkName, Kind: "ThinkTool", ActionType: "ThinkAction", ObservationType: "ThinkObservation",
 		Description: "Write down a thought. Nothing is read or changed. Use it to compare ways to solve a problem, " +
 			"to work out why a test fails, or to plan a larger change before you make it.",
-		Parameters:  schemaOf(t.params()),
+		Parameters:  Parameters(SchemaOf[thinkAction]()),
 		Annotations: &event.ToolAnnotations{Title: ThinkName, ReadOnlyHint: true, IdempotentHint: true},
 	}
 }
 
 // Parse implements Tool.
-func (t think) Parse(arguments string) (Call, error) {
-	return parse(arguments, "ThinkAction", t.params(), &thinkAction{})
+func (think) Parse(arguments string) (Call, error) {
+	return parse(arguments, "ThinkAction", &thinkAction{})
 }
 
 // Run implements Tool.
@@ -104,29 +100,25 @@ func (think) Run(context.Context, json.RawMessage) Observation {
 type finish struct{}
 
 type finishAction struct {
-	Kind    string `json:"kind"`
-	Message string `json:"message"`
-}
-
-func (finish) params() []param {
-	return []param{{name: "message", kind: "string", required: true, about: "The final message to the user."}}
+	Kind    string `json:"kind" tool:"-"`
+	Message string `json:"message" tool:"required" jsonschema:"The final message to the user."`
 }
 
 // Definition implements Tool.
-func (t finish) Definition() Definition {
+func (finish) Definition() Definition {
 	return Definition{
 		Name: FinishName, Title: FinishName, Kind: "FinishTool", ActionType: "FinishAction",
 		ObservationType: "FinishObservation",
 		Description: "Say that the task is done, or that it can't go on without the user. The message says what was done, " +
 			"what came out of it, and what the user should do or decide next. It ends your turn.",
-		Parameters:  schemaOf(t.params()),
+		Parameters:  Parameters(SchemaOf[finishAction]()),
 		Annotations: &event.ToolAnnotations{Title: FinishName, ReadOnlyHint: true, IdempotentHint: true},
 	}
 }
 
 // Parse implements Tool.
-func (t finish) Parse(arguments string) (Call, error) {
-	return parse(arguments, "FinishAction", t.params(), &finishAction{})
+func (finish) Parse(arguments string) (Call, error) {
+	return parse(arguments, "FinishAction", &finishAction{})
 }
 
 // Run implements Tool.

@@ -34,40 +34,19 @@ type taskTracker struct {
 
 // task is one task. Its members are upstream's.
 type task struct {
-	Title string `json:"title"`
-	Notes string `json:"notes"`
-	// Status is todo, in_progress or done.
-	Status string `json:"status"`
+	Title  string `json:"title" tool:"required" jsonschema:"What is to do, in a few words."`
+	Notes  string `json:"notes" jsonschema:"Details."`
+	Status string `json:"status" enum:"todo,in_progress,done" jsonschema:"Default: todo."`
 }
 
+//nolint:lll // a description is one tag
 type taskTrackerAction struct {
-	Kind     string `json:"kind"`
-	Command  string `json:"command"`
-	TaskList []task `json:"task_list"`
+	Kind     string `json:"kind" tool:"-"`
+	Command  string `json:"command" enum:"view,plan" jsonschema:"view shows the list; plan replaces it by task_list. Default: view."`
+	TaskList []task `json:"task_list" jsonschema:"The whole list, in order. plan needs it."`
 }
 
 func newTaskTracker(c Config) *taskTracker { return &taskTracker{c: c} }
-
-func (*taskTracker) params() []param {
-	text := func(about string) map[string]any { return map[string]any{"type": "string", "description": about} }
-	return []param{
-		{name: "command", kind: "string", enum: []string{"view", "plan"},
-			about: "view shows the list; plan replaces it by task_list. Default: view."},
-		{name: "task_list", kind: "array", about: "The whole list, in order. plan needs it.",
-			items: map[string]any{
-				"type": "object", "required": []string{"title"},
-				"properties": map[string]any{
-					"title": text("What is to do, in a few words."),
-					"notes": text("Details."),
-					"status": map[string]any{
-						"type":        "string",
-						"enum":        []string{"todo", "in_progress", "done"},
-						"description": "Default: todo.",
-					},
-				},
-			}},
-	}
-}
 
 // Definition implements Tool.
 //
@@ -79,7 +58,7 @@ func (t *taskTracker) Definition() Definition {
 		Description: `Keep a list of tasks that you and the user see.
 Use it for work of several steps: plan the steps before you begin, and send the whole list again with plan whenever a status changes. Do not use it for a single step or a question.
 Have one task in_progress at a time. A task is done when its result was checked, not when it was written: while tests fail or something is missing it stays in_progress. Add the tasks that you find on the way; remove those that are no longer needed.`,
-		Parameters:  schemaOf(t.params()),
+		Parameters:  Parameters(SchemaOf[taskTrackerAction]()),
 		Annotations: &event.ToolAnnotations{Title: TaskTrackerName, IdempotentHint: true},
 	}
 }
@@ -87,7 +66,7 @@ Have one task in_progress at a time. A task is done when its result was checked,
 // Parse implements Tool.
 func (t *taskTracker) Parse(arguments string) (Call, error) {
 	a := &taskTrackerAction{}
-	call, err := parse(arguments, "TaskTrackerAction", t.params(), a)
+	call, err := parse(arguments, "TaskTrackerAction", a)
 	if err != nil {
 		return call, err
 	}

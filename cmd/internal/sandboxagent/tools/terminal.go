@@ -42,13 +42,15 @@ type Terminal struct {
 }
 
 // TerminalAction is the action of the terminal.
+//
+//nolint:lll // a description is one tag
 type TerminalAction struct {
-	Kind    string `json:"kind"`
-	Command string `json:"command"`
-	IsInput bool   `json:"is_input"`
-	// Timeout is in seconds; null is none.
-	Timeout *float64 `json:"timeout"`
-	Reset   bool     `json:"reset"`
+	Kind    string `json:"kind" tool:"-"`
+	Command string `json:"command" tool:"required" jsonschema:"The bash command. Empty: wait for more output of the command that runs. With is_input: text for the running program, or one key such as C-c, C-d, C-z, TAB, ESC, UP, ENTER."`
+	IsInput bool   `json:"is_input" jsonschema:"The command is input for the program that runs in the terminal. Default: false."`
+	// Timeout is in seconds; null is none. SILENT stands for Config.SoftTimeout.
+	Timeout *float64 `json:"timeout" jsonschema:"Seconds after which the command is interrupted and, if it goes on, killed. Without it, control comes back to you when there is no output for SILENT s, and the command goes on."`
+	Reset   bool     `json:"reset" jsonschema:"Begin with a new shell and end everything that runs in the old one. Only for a terminal that does not react. Not with is_input."`
 }
 
 // Metadata is what an observation of the terminal tells beside the output.
@@ -84,27 +86,12 @@ func newTerminal(c Config) *Terminal {
 	return t
 }
 
-func (t *Terminal) params() []param {
-	return []param{
-		{name: "command", kind: "string", required: true,
-			about: "The bash command. Empty: wait for more output of the command that runs. With is_input: " +
-				"text for the running program, or one key such as C-c, C-d, C-z, TAB, ESC, UP, ENTER."},
-		{
-			name:  "is_input",
-			kind:  "boolean",
-			about: "The command is input for the program that runs in the terminal. Default: false.",
-		},
-		{name: "timeout", kind: "number",
-			about: "Seconds after which the command is interrupted and, if it goes on, killed. Without it, " +
-				"control comes back to you when there is no output for " +
-				seconds(t.c.SoftTimeout) + " s, and the command goes on."},
-		{
-			name: "reset",
-			kind: "boolean",
-			about: "Begin with a new shell and end everything that runs in the old one. " +
-				"Only for a terminal that does not react. Not with is_input.",
-		},
-	}
+// parameters are those of an action, with the time that the description of timeout names.
+func (t *Terminal) parameters() json.RawMessage {
+	s := SchemaOf[TerminalAction]()
+	about := &s.Properties["timeout"].Description
+	*about = strings.Replace(*about, "SILENT", seconds(t.c.SoftTimeout), 1)
+	return Parameters(s)
 }
 
 // Definition implements Tool.
@@ -128,7 +115,7 @@ func (t *Terminal) Definition() Definition {
 * Start servers in the background with their output in a file: python3 app.py > server.log 2>&1 &
 * Nobody answers questions of programs: prefer options such as --yes, and never open an editor or a pager.
 * Output of more than 30000 characters loses its middle.`,
-		Parameters:  schemaOf(t.params()),
+		Parameters:  t.parameters(),
 		Annotations: &event.ToolAnnotations{Title: TerminalName, DestructiveHint: true, OpenWorldHint: true},
 	}
 }
@@ -138,7 +125,7 @@ func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), '
 // Parse implements Tool.
 func (t *Terminal) Parse(arguments string) (Call, error) {
 	var a TerminalAction
-	call, err := parse(arguments, "TerminalAction", t.params(), &a)
+	call, err := parse(arguments, "TerminalAction", &a)
 	if err == nil {
 		err = a.check()
 	}
