@@ -9,17 +9,18 @@
 // With OH_DEFERRED_INIT it starts dormant, as a member of a warm pool; see Deferred. A command that
 // a restart killed is reported as killed, without its output; OH_BASH_EVENTS_DIR has only its id.
 //
-// A request meets the middleware, which does what its row of the route table says (routes.go), and then
-// the room that serves it:
+// A request meets the middleware, which does what its row of the route table says (routes.go), and
+// then the room that serves it:
 //
-//	request ── middleware ── router ─┬─ conversationapi ── conversation ─┬─ engine (native or acp)
-//	            key, body,           ├─ bash ─┐                          ├─ relay ── a node's gateway
-//	            activity             ├─ files │                          └─ webhook ── the control plane
-//	                                 └─ git   └─ socket, also conversationapi's
+//	request ─ middleware ─ router ─┬─ conversationapi ─ conversation ─┬─ engine: native or acp
+//	           key, body,          ├─ bash                            ├─ relay ─ a node's gateway
+//	           activity            ├─ files                           └─ webhook ─ control plane
+//	                               └─ git
 //
-// All rooms read config and use wire, which reads and writes JSON bodies. A conversation's work is done
-// by an engine (package engine), which conversation makes when it is needed and closes when it is not
-// used; it runs the engine's steps, stores its events and tells the subscribers.
+// conversationapi and bash have their WebSockets from socket. Most rooms read config, and all use wire to
+// read and write JSON bodies. An engine (package engine) does a conversation's work. The room
+// conversation makes it when it is needed and closes it when it is not used; it runs the engine's
+// steps, stores its events and tells the subscribers.
 //
 // cmd/bivouac embeds the server: `bivouac dev` re-executes itself as the sandboxes.
 package agentserver
