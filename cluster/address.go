@@ -111,6 +111,8 @@ func (n *Node) confirmMove(ctx context.Context, m member) error {
 // reassignAddress gives a member's address to another node that answers there. The former owner
 // stays a member, so the tolerance is unchanged. It gets an address back when it is heard elsewhere,
 // and when it took that of another member, once that one has a new one: Raft takes no address twice.
+// A newcomer is not refused in its place: members that exchange addresses need it all the same, and a
+// dead voter could be replaced by an operator alone (ops/decisions/0022).
 func (n *Node) reassignAddress(
 	ctx context.Context, r *raft.Raft, servers []raft.Server, former raft.Server, m member,
 ) error {

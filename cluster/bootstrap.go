@@ -25,7 +25,8 @@ import (
 // them as voters; the others receive it from Raft. Promises make sure that exactly one cluster
 // forms: the writer needs the promise of every node in the configuration, its own included, and a
 // node gives its promise, on disk, to one node at a time. A node that finds an existing cluster
-// joins it instead.
+// joins it instead. A list of members in each file would be shorter and less safe: two files that
+// differ make two clusters, and an emptied disk votes as before (ops/decisions/0025).
 
 const (
 	// bootstrapRetryMin and bootstrapRetryMax bound the pause between attempts to bootstrap or join.

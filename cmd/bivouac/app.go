@@ -76,6 +76,7 @@ type app struct {
 	listener   net.Listener
 	metrics    net.Listener // nil if the API's listener has them
 	drainDelay atomic.Int64 // a time.Duration
+	life       *lifecycle
 	systemd    *systemd
 	store      *fsm.Store
 	node       *cluster.Node
@@ -91,26 +92,35 @@ type app struct {
 
 // newApp wires a node from its parts: store, cluster, scheduler and API, each from the ones
 // before it. It opens the data directory and starts nothing. It stays one straight function so
-// that the wiring can be read from top to bottom.
-func newApp(p parts) (*app, error) {
-	log := p.log
-	store := cmp.Or(p.store, fsm.NewStore())
+// that the wiring can be read from top to bottom. A step that fails stops what was made, by the list
+// by which run stops it.
+func newApp(p parts) (_ *app, err error) {
+	log, store := p.log, cmp.Or(p.store, fsm.NewStore())
+	a := &app{
+		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, systemd: p.systemd, store: store,
+		agents: agent.New(agent.Config{}), life: newLifecycle(),
+	}
+	a.drainDelay.Store(int64(p.drainDelay))
+	a.list(p.backup.Dir != "")
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close())
+		}
+	}()
 	self := &selfReport{data: p.cluster.DataDir, backup: p.backup.Dir, services: p.services, view: store.View}
 	p.cluster.Logger, p.cluster.Registerer, p.cluster.Report = log, p.registry, self.report
 	if p.observer != nil {
 		p.cluster.Observe = p.observer.observe
 	}
-	node, err := cluster.New(p.cluster, store)
-	if err != nil {
+	if a.node, err = cluster.New(p.cluster, store); err != nil {
 		return nil, fmt.Errorf("opening node %s: %w", p.cluster.NodeName, err)
 	}
+	node, agents := a.node, a.agents
 
 	kept := newSecretStore(p.secrets, store.View, log)
-	backups := newBackups(p, node, log)
-	if backups != nil {
-		kept.backups, p.api.Backups = backups, backups
+	if a.backups = newBackups(p, node, log); a.backups != nil {
+		kept.backups, p.api.Backups = a.backups, a.backups
 	}
-	agents := agent.New(agent.Config{})
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
 	p.scheduler.SecretPlace, p.scheduler.ClocksAgree = p.secrets.Place(), node.ClocksAgree
 	taskConfig := starttask.DefaultConfig()
@@ -118,15 +128,15 @@ func newApp(p parts) (*app, error) {
 	p.api.APIURLs = p.apiURLs
 	tasks, err := starttask.New(taskConfig, store, node, agents, kept)
 	if err != nil {
-		return nil, errors.Join(err, closeNode(node))
+		return nil, err
 	}
-	sched, err := scheduler.New(p.scheduler, store, node, p.runner, agents, kept, tasks.Run)
+	a.sched, err = scheduler.New(p.scheduler, store, node, p.runner, agents, kept, tasks.Run)
 	if err != nil {
-		return nil, errors.Join(err, closeNode(node))
+		return nil, err
 	}
 
-	touches := scheduler.NewTouches(node, log)
-	p.api.Proxy.Activity, p.api.Membership = touches, node
+	a.touches = scheduler.NewTouches(node, log)
+	p.api.Proxy.Activity, p.api.Membership = a.touches, node
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}
@@ -135,50 +145,52 @@ func newApp(p parts) (*app, error) {
 	}
 	p.api.Snapshots.Restorer, p.api.Snapshots.Surroundings = node, surroundings{p.runner, kept}
 	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
-	differs := func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }
+	a.differs = func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }
 	p.api.OrphanRetention = p.scheduler.OrphanRetention
-	p.api.Differs = differenceTexts(differs)
-	dates := newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
-	p.api.Expired = dates.expiredNames
-	self.dates, self.differs = dates, p.api.Differs
+	p.api.Differs = differenceTexts(a.differs)
+	a.dates = newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
+	p.api.Expired = a.dates.expiredNames
+	self.dates, self.differs = a.dates, p.api.Differs
 	p.api.Report, p.api.Observer = node.Report, node
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
-	api, err := httpapi.New(p.api, node, kept, agentServers{agents})
-	if err != nil {
-		return nil, errors.Join(err, closeNode(node))
+	if a.api, err = httpapi.New(p.api, node, kept, agentServers{agents}); err != nil {
+		return nil, err
 	}
-	a := &app{
-		name: p.cluster.NodeName, log: log, listener: p.listener, metrics: p.metrics, systemd: p.systemd, store: store,
-		node: node, sched: sched, api: api, agents: agents, touches: touches,
-		backups: backups, dates: dates, differs: differs,
-	}
-	a.drainDelay.Store(int64(p.drainDelay))
 	return a, nil
 }
+
+// list lists the parts in the order in which they start. They stop in reverse.
+func (a *app) list(backups bool) {
+	l := a.life
+	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
+	if a.metrics != nil { // first, to stop last
+		l.add("metrics", func(ctx context.Context) error { return a.api.RunMetrics(ctx, a.metrics) }, closing(a.metrics))
+	}
+	l.add("scheduler", a.lead, nil)
+	if backups {
+		l.add("backups", func(ctx context.Context) error { return a.whileLeading(ctx, a.backups.Lead) }, nil)
+	}
+	l.add("cluster", func(ctx context.Context) error { return a.node.Run(ctx) }, a.closeNode)
+	l.add("activity", func(ctx context.Context) error { return a.touches.Run(ctx) }, nil)
+	l.add("marks", a.recheckMarks, nil)
+	l.add("configuration", a.tellDifferences, nil)
+	l.add("certificates", func(ctx context.Context) error { return a.dates.run(ctx) }, nil)
+	l.add("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) }, closing(a.listener))
+	if a.systemd != nil && a.systemd.watchdog > 0 {
+		l.add("watchdog", func(ctx context.Context) error { return a.systemd.feed(ctx, a.node.Progress) }, nil)
+	}
+}
+
+// closing closes a port that nothing served. Whoever bound it may have closed it.
+func closing(port net.Listener) func() error { return func() error { port.Close(); return nil } }
 
 // run starts the node and runs it until ctx ends or a part fails. Then it stops all parts in
 // reverse order. The API serves before the cluster is ready, so that /ready can say what is
 // missing. When ctx ends, the node drains before the API stops. If ctx ends with
 // cluster.ErrAbrupt as its cause, it does not, and nothing is transferred.
 func (a *app) run(ctx context.Context) error {
-	l := newLifecycle()
-	l.onStop("agent client", func(context.Context) error { a.agents.Close(); return nil })
-	if a.metrics != nil { // first, to stop last
-		l.start("metrics", func(ctx context.Context) error { return a.api.RunMetrics(ctx, a.metrics) })
-	}
-	l.start("scheduler", a.lead)
-	if a.backups != nil {
-		l.start("backups", func(ctx context.Context) error { return a.whileLeading(ctx, a.backups.Lead) })
-	}
-	l.start("cluster", a.node.Run)
-	l.start("activity", a.touches.Run)
-	l.start("marks", a.recheckMarks)
-	l.start("configuration", a.tellDifferences)
-	l.start("certificates", a.dates.run)
-	l.start("http", func(ctx context.Context) error { return a.api.Run(ctx, a.listener) })
-	if a.systemd != nil && a.systemd.watchdog > 0 {
-		l.start("watchdog", func(ctx context.Context) error { return a.systemd.feed(ctx, a.node.Progress) })
-	}
+	l := a.life
+	l.begin()
 	a.systemd.ready()
 	a.log.Info("node started", "address", a.listener.Addr().String(), "peer", a.node.PeerAddr())
 
@@ -285,21 +297,18 @@ func (a *app) tellDifferences(ctx context.Context) error {
 	}
 }
 
-// close closes a node that was never run.
-func (a *app) close() error {
-	a.listener.Close()
-	if a.metrics != nil {
-		a.metrics.Close()
-	}
-	return closeNode(a.node)
-}
+// close stops what a node holds that was never run.
+func (a *app) close() error { return a.life.stop(stopGrace) }
 
 // closeNode closes the data directory of a node that was never run. Only Run closes it, so
 // closeNode calls Run with a context that has ended.
-func closeNode(n *cluster.Node) error {
+func (a *app) closeNode() error {
+	if a.node == nil {
+		return nil
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(cluster.ErrAbrupt)
-	return n.Run(ctx)
+	return a.node.Run(ctx)
 }
 
 // newBackups makes the backup runner, nil if no backups are configured.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// lifecycle starts and stops the parts of a program: each start registers its stop, and stop
-// runs them in reverse order. One goroutine uses it.
+// lifecycle starts and stops the parts of a program. It is one list: parts start in its order, and
+// stop drains it in reverse, parts that were only made among them. One goroutine uses it.
 type lifecycle struct {
 	undo []undoing
 	// cause is the cause with which the contexts of the parts end; nil is a normal end.
@@ -20,6 +20,8 @@ type lifecycle struct {
 type undoing struct {
 	name string
 	fn   func(context.Context) error
+	// run is what begin runs; nil once it does, and for what does not run.
+	run func(context.Context) error
 }
 
 func newLifecycle() *lifecycle {
@@ -32,9 +34,34 @@ func (l *lifecycle) onStop(name string, fn func(context.Context) error) {
 	l.undo = append(l.undo, undoing{name: name, fn: fn})
 }
 
-// start runs fn in a goroutine. stop ends fn's context and waits for fn. If fn ends earlier,
-// ended receives it.
+// add registers a part that begin runs. unused closes what it holds if stop comes first; it may be
+// nil.
+func (l *lifecycle) add(name string, run func(context.Context) error, unused func() error) {
+	l.undo = append(l.undo, undoing{name: name, run: run, fn: func(context.Context) error {
+		if unused == nil {
+			return nil
+		}
+		return unused()
+	}})
+}
+
+// begin runs all parts that were added, in order.
+func (l *lifecycle) begin() {
+	for i := range l.undo {
+		if u := &l.undo[i]; u.run != nil {
+			u.fn, u.run = l.launch(u.name, u.run), nil
+		}
+	}
+}
+
+// start registers a part and runs it.
 func (l *lifecycle) start(name string, fn func(context.Context) error) {
+	l.onStop(name, l.launch(name, fn))
+}
+
+// launch runs fn in a goroutine. stop ends fn's context and waits for fn. If fn ends earlier, ended
+// receives it.
+func (l *lifecycle) launch(name string, fn func(context.Context) error) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -54,10 +81,10 @@ func (l *lifecycle) start(name string, fn func(context.Context) error) {
 		}
 		done <- err
 	}()
-	l.onStop(name, func(context.Context) error {
+	return func(context.Context) error {
 		cancel(l.cause)
 		return <-done
-	})
+	}
 }
 
 // stop calls all stop functions in reverse order and skips none. grace bounds their graceful

@@ -66,3 +66,32 @@ func TestLifecycle_StopWaitsForEachPart(t *testing.T) {
 		t.Errorf("order (-want +got)\n%s", diff)
 	}
 }
+
+// TestLifecycle_OneListForWhatRunsAndWhatWasOnlyMade: stop drains one list, whether its parts run yet
+// or not.
+func TestLifecycle_OneListForWhatRunsAndWhatWasOnlyMade(t *testing.T) {
+	for began, want := range map[bool][]string{
+		false: {"upper closed", "lower closed", "base"},
+		true:  {"upper ended", "middle ended", "lower ended", "base"},
+	} {
+		l := newLifecycle()
+		var order []string
+		note := func(what string) error { order = append(order, what); return nil }
+		part := func(name string) func(context.Context) error {
+			return func(ctx context.Context) error { <-ctx.Done(); return note(name + " ended") }
+		}
+		l.onStop("base", func(context.Context) error { return note("base") })
+		l.add("lower", part("lower"), func() error { return note("lower closed") })
+		l.add("middle", part("middle"), nil)
+		l.add("upper", part("upper"), func() error { return note("upper closed") })
+		if began {
+			l.begin()
+		}
+		if err := l.stop(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, order); diff != "" {
+			t.Errorf("begun: %v (-want +got)\n%s", began, diff)
+		}
+	}
+}
