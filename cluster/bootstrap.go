@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/membership"
@@ -246,7 +246,9 @@ func (n *Node) promisedTo(id raft.ServerID) bool {
 // keepMembership bootstraps or joins a cluster, and corrects this node's address when it changes.
 // It runs as long as the node.
 func (n *Node) keepMembership(ctx context.Context) {
-	pause := bootstrapRetryMin
+	pause := backoff.ExponentialBackOff{
+		InitialInterval: bootstrapRetryMin, MaxInterval: bootstrapRetryMax, Multiplier: 2, RandomizationFactor: .5,
+	}
 	warned := time.Now()
 	for {
 		settled := n.settled()
@@ -258,10 +260,9 @@ func (n *Node) keepMembership(ctx context.Context) {
 		}
 		wait := settledInterval
 		if !settled {
-			wait = pause/2 + rand.N(pause)
-			pause = min(2*pause, bootstrapRetryMax)
+			wait = pause.NextBackOff()
 		} else {
-			pause = bootstrapRetryMin
+			pause.Reset()
 		}
 		select {
 		case <-time.After(wait):

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -79,7 +80,9 @@ func New(cfg Config, node Node) *Runner {
 // Lead makes backups for one term; pass it to cluster.Node.Lead. A backup is due when the newest
 // one, from any leader, is older than the interval.
 func (r *Runner) Lead(ctx context.Context, _ uint64) error {
-	retry := min(retryMin, r.cfg.Interval)
+	retry := backoff.ExponentialBackOff{
+		InitialInterval: min(retryMin, r.cfg.Interval), MaxInterval: min(retryMax, r.cfg.Interval), Multiplier: 2,
+	}
 	for {
 		wait, err := r.untilDue(ctx)
 		if err == nil && wait <= 0 {
@@ -89,9 +92,9 @@ func (r *Runner) Lead(ctx context.Context, _ uint64) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			wait, retry = retry, min(2*retry, retryMax, r.cfg.Interval)
+			wait = retry.NextBackOff()
 		case wait <= 0:
-			retry = min(retryMin, r.cfg.Interval)
+			retry.Reset()
 			continue
 		}
 		if !r.record(ctx) {

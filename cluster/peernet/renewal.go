@@ -13,6 +13,8 @@ import (
 	"math/big"
 	"slices"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 const (
@@ -137,7 +139,7 @@ func (r *Renewal) Run(ctx context.Context) error {
 		r.Logger.Error("cluster: the key of the certificate can't be put in its place", "path", r.Credentials.files.KeyFile,
 			"error", err)
 	}
-	pause := renewalRetryMin
+	pause := backoff.ExponentialBackOff{InitialInterval: renewalRetryMin, MaxInterval: renewalRetryMax, Multiplier: 2}
 	for {
 		leaf := r.Credentials.Leaf()
 		wait := max(time.Second, min(renewalLook, time.Until(RenewAt(leaf))))
@@ -150,11 +152,11 @@ func (r *Renewal) Run(ctx context.Context) error {
 				r.Done(err)
 			}
 			if err != nil {
-				wait, pause = pause, min(2*pause, renewalRetryMax)
+				wait = pause.NextBackOff()
 				r.failed(leaf, wait, err)
 			}
 		} else {
-			pause = renewalRetryMin
+			pause.Reset()
 		}
 		select {
 		case <-ctx.Done():

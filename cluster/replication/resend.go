@@ -3,6 +3,7 @@ package replication
 import (
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/raft"
 )
 
@@ -25,7 +26,9 @@ func (h *Transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {
-	pause := replicateRetryMin
+	pause := backoff.ExponentialBackOff{
+		InitialInterval: replicateRetryMin, MaxInterval: replicateRetryMax, Multiplier: 2,
+	}
 	// Raft continues after the last entry of the answered request. Heartbeats are not changed: an
 	// earlier receiver may still read them.
 	if first := within(args.Entries, maxMessageBytes); len(first) < len(args.Entries) {
@@ -41,8 +44,7 @@ func (h *Transport) AppendEntries(
 			return err
 		}
 		select {
-		case <-time.After(pause):
-			pause = min(2*pause, replicateRetryMax)
+		case <-time.After(pause.NextBackOff()):
 		case <-h.done:
 			return err
 		}

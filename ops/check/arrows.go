@@ -43,7 +43,9 @@ var narrow = map[string][]string{
 	"httpapi/requestid": {},
 	"scheduler/durable": {"github.com/google/renameio/v2"},
 	"scheduler/archive": {"golang.org/x/sys/unix"}, // it runs beside workspaces
-	"cluster/peernet":   {"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"},
+	"cluster/peernet": {
+		"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog", "github.com/cenkalti/backoff/v5",
+	},
 	"cluster/raftstore": {
 		"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/raft-wal",
 		"github.com/hashicorp/go-hclog", "go.etcd.io/bbolt", "golang.org/x/sys/unix",

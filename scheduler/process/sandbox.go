@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
 )
@@ -117,7 +119,9 @@ func (r *Runner) set(sb *sandbox, n *run, live bool, p *fsm.Placement, failure, 
 
 // supervise runs the task until ctx ends or the restarts are used up.
 func (r *Runner) supervise(ctx context.Context, sb *sandbox, n *run, l launch, mark runMark) {
-	pause := r.cfg.BackoffMin
+	pause := backoff.ExponentialBackOff{
+		InitialInterval: r.cfg.BackoffMin, MaxInterval: r.cfg.BackoffMax, Multiplier: 2,
+	}
 	for tries := 0; ; tries++ {
 		began := time.Now()
 		why, fatal := r.once(ctx, sb, n, l, mark)
@@ -129,7 +133,8 @@ func (r *Runner) supervise(ctx context.Context, sb *sandbox, n *run, l launch, m
 			return
 		}
 		if time.Since(began) >= r.cfg.StableAfter {
-			tries, pause = 0, r.cfg.BackoffMin
+			tries = 0
+			pause.Reset()
 		}
 		if fatal || tries >= r.cfg.Restarts {
 			if !fatal {
@@ -141,13 +146,12 @@ func (r *Runner) supervise(ctx context.Context, sb *sandbox, n *run, l launch, m
 		}
 		r.log.Info("sandbox process ended, starting it again", "sandbox", sb.id, "count", tries+1)
 		r.set(sb, n, true, nil, nil, why)
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(pause.NextBackOff())
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		}
 		timer.Stop()
-		pause = min(2*pause, r.cfg.BackoffMax)
 	}
 }
 
