@@ -69,6 +69,9 @@ type guard struct {
 	against string
 	found   map[string][]round
 
+	// profiles is the folder for CPU profiles of each node under each kind of request, "" for none.
+	profiles string
+
 	steps, done, noisy int
 	began              time.Time
 }
@@ -85,6 +88,7 @@ func runGuard(ctx context.Context, args []string, stdout io.Writer) error {
 	f.DurationVar(&g.load.For, "for", g.load.For, "how long each is measured")
 	f.DurationVar(&g.load.Warm, "warm", g.load.Warm, "how long each is loaded before")
 	f.StringVar(&g.program, "bivouac", "", "a bivouac program to measure instead of this tree's")
+	f.StringVar(&g.profiles, "profiles", "", "a folder for CPU profiles of this tree's nodes, taken after the rounds")
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
@@ -145,6 +149,11 @@ func (g *guard) run(ctx context.Context, commit string) (err error) {
 		return err
 	}
 	g.table()
+	if g.profiles != "" {
+		if err := g.takeProfiles(ctx); err != nil {
+			return err
+		}
+	}
 	return g.verdict()
 }
 
