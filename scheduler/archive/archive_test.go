@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bivouac.dev/bivouac/scheduler/archive"
 )
 
@@ -303,6 +305,46 @@ func TestExport_OfADirectoryThatChanges(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// TestExport_ADirectoryThatBecomesAPipe: nothing that a sandbox does to its names makes an export
+// wait for it.
+func TestExport_ADirectoryThatBecomesAPipe(t *testing.T) {
+	dir := t.TempDir()
+	name, other := filepath.Join(dir, "n"), filepath.Join(t.TempDir(), "pipe")
+	if err := errors.Join(os.Mkdir(name, 0o700), syscall.Mkfifo(other, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	changed, exported := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(changed)
+		for ctx.Err() == nil {
+			if err := unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	go func() {
+		defer close(exported)
+		for range 5000 {
+			export(t, dir, none())
+		}
+	}()
+	select {
+	case <-exported:
+	case <-time.After(time.Minute):
+		t.Error("an export waits for a pipe")
+	}
+	stop()
+	<-changed
+	for _, pipe := range []string{name, other} { // what waits goes on
+		if f, err := os.OpenFile(pipe, os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
+			defer f.Close()
+		}
+	}
+	<-exported
 }
 
 // The sandbox-agent of an earlier image writes the empty list of parts as none.

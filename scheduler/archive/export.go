@@ -97,9 +97,10 @@ func (x *exporter) walk(r *os.Root, prefix string, depth int) error {
 }
 
 func (x *exporter) descend(r *os.Root, name, prefix string, depth int) error {
-	sub, err := r.OpenRoot(name)
+	// The dot makes the kernel refuse what is no directory by now. A pipe's opening would wait.
+	sub, err := r.OpenRoot(name + "/.")
 	if err != nil {
-		if replaced(r, name, fs.ModeDir) {
+		if errors.Is(err, syscall.ENOTDIR) || replaced(r, name, fs.ModeDir) {
 			return nil
 		}
 		return fmt.Errorf("opening the directory %q: %w", prefix, err)
