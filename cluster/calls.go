@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"bivouac.dev/bivouac/cluster/peernet"
@@ -227,14 +228,21 @@ func requestsIn(ctx context.Context, count int) []string {
 	return ids
 }
 
-// logForwarded logs the commands of a request that another node took.
-func (n *Node) logForwarded(from string, requests []string, types []fsm.CommandType, outcomes []outcome) {
+// logForwarded logs the commands of a request that another node took, at DEBUG those that are
+// committed: that node has a line of the request.
+func (n *Node) logForwarded(
+	ctx context.Context, from string, requests []string, types []fsm.CommandType, outcomes []outcome,
+) {
 	for i, id := range requests {
-		if id == "" {
+		a, level := outcomes[i], slog.LevelInfo
+		if a.err == nil && a.status == committed {
+			level = slog.LevelDebug
+		}
+		if id == "" || !n.logger.Enabled(ctx, level) {
 			continue
 		}
 		attrs := []any{"request", id, "peer", from, "type", types[i]}
-		switch a := outcomes[i]; {
+		switch {
 		case a.err != nil:
 			attrs = append(attrs, "error", a.err)
 		case a.status == committed:
@@ -242,7 +250,7 @@ func (n *Node) logForwarded(from string, requests []string, types []fsm.CommandT
 		default:
 			attrs = append(attrs, "error", "not committed here")
 		}
-		n.logger.Info("cluster: command of a request to another node", attrs...)
+		n.logger.Log(ctx, level, "cluster: command of a request to another node", attrs...)
 	}
 }
 

@@ -232,7 +232,7 @@ func (n *Node) handleApply(ctx context.Context, from string, request []byte) ([]
 		return encodeOutcomes(outcomes)
 	}
 	defer leave()
-	n.logForwarded(from, requestsIn(ctx, len(parts)), n.applyForeign(ctx, parts, outcomes), outcomes)
+	n.logForwarded(ctx, from, requestsIn(ctx, len(parts)), n.applyForeign(ctx, parts, outcomes), outcomes)
 	return encodeOutcomes(outcomes)
 }
 

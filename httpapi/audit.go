@@ -75,20 +75,16 @@ func (s *Server) logRefused(ctx context.Context, ex *proxy.RequestInfo, route st
 	s.log.LogAttrs(ctx, slog.LevelWarn, "key refused", attrs...)
 }
 
-// newSampler allows failuresPerSecond lines.
-func newSampler() *sampler {
-	return &sampler{limiter: rate.NewLimiter(failuresPerSecond, failureBurst)}
-}
-
-// Limits on the log lines of failed requests, those of clients and those of the node apart.
+// Limits on the log lines of requests. Above them lines are left out and counted.
 const (
-	failuresPerSecond = 10
-	failureBurst      = 100
+	failuresPerSecond = 10 // those of clients and those of the node apart
+	writesPerSecond   = 20
+	logBurst          = 100
 )
 
-// failureLog samples the log lines of failed requests: anyone can send them, and each is a write to
-// the disk.
-type failureLog struct{ client, node *sampler }
+// requestLog samples the log lines of requests, each of which is a write to the disk: anyone can
+// send requests that fail, and a line costs a tenth of a write.
+type requestLog struct{ client, node, writes *sampler }
 
 // sampler bounds the rate of lines. dropped counts those since the last line that was written.
 type sampler struct {
@@ -96,17 +92,28 @@ type sampler struct {
 	dropped atomic.Uint64
 }
 
-func newFailureLog() failureLog {
-	return failureLog{client: newSampler(), node: newSampler()}
+func newRequestLog() requestLog {
+	return requestLog{
+		client: newSampler(failuresPerSecond), node: newSampler(failuresPerSecond), writes: newSampler(writesPerSecond),
+	}
 }
 
-// sample reports whether a line is written, and how many were not since the last one.
-func (f failureLog) sample(status int) (write bool, dropped uint64) {
-	s := f.client
-	if status >= http.StatusInternalServerError {
-		s = f.node
+func newSampler(perSecond rate.Limit) *sampler {
+	return &sampler{limiter: rate.NewLimiter(perSecond, logBurst)}
+}
+
+// sample reports whether a request has a line, and how many had none since the last one. Each
+// operator's request has one, unless it fails.
+func (l requestLog) sample(status int, route string) (write bool, dropped uint64) {
+	switch {
+	case status >= http.StatusInternalServerError:
+		return l.node.sample()
+	case status >= http.StatusBadRequest:
+		return l.client.sample()
+	case strings.HasPrefix(route, pathOperator):
+		return true, 0
 	}
-	return s.sample()
+	return l.writes.sample()
 }
 
 func (s *sampler) sample() (write bool, dropped uint64) {

@@ -101,7 +101,7 @@ func TestBudget(t *testing.T) {
 			Bytes:  19000,
 			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
 		},
-		{Name: "a refused request", Allocs: 18, Bytes: 344, Run: func() {
+		{Name: "a refused request", Allocs: 15, Bytes: 300, Run: func() {
 			clear(w.header)
 			response.FailureOf(refused, response.FormatDetail, "").Write(w)
 		}},

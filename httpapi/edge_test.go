@@ -255,25 +255,57 @@ func TestLimits_RateOfTheProxy(t *testing.T) {
 // Failed requests are not a line each: all are counted, and the lines say how many are missing.
 func TestLog_FailedRequestsAreSampled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const failures = 5 * failureBurst
+		const failures = 5 * logBurst
 		h := newHarness(t)
 		for range failures {
 			h.do("nonsense", "GET", "/api/v1/sandboxes/search", "").want(t, 401)
 		}
 		h.do("", "GET", "/sandboxes/none/AGENT_SERVER/", "").want(t, 401)
 		lines := strings.Count(h.logs.String(), `"status":401`)
-		if lines != failureBurst {
-			t.Errorf("%d lines, want %d", lines, failureBurst)
+		if lines != logBurst {
+			t.Errorf("%d lines, want %d", lines, logBurst)
 		}
-		if n := h.metricValue("bivouac_http_requests_not_logged_total"); n != failures+1-failureBurst {
+		if n := h.metricValue("bivouac_http_requests_not_logged_total"); n != failures+1-logBurst {
 			t.Errorf("%g are counted as not logged", n)
 		}
 		time.Sleep(time.Second)
 		h.do("nonsense", "GET", "/api/v1/sandboxes/search", "").want(t, 401)
-		if want := sprint(`"not_logged":%d`, failures+1-failureBurst); !strings.Contains(h.logs.String(), want) {
+		if want := sprint(`"not_logged":%d`, failures+1-logBurst); !strings.Contains(h.logs.String(), want) {
 			t.Errorf("no line says %s", want)
 		}
 		h.do(h.alice, "DELETE", "/api/v1/sandboxes/none", "").want(t, 404) // it is logged again
+	})
+}
+
+// A line costs a tenth of a write: many writes share the lines of a few. What an operator changes
+// has a line each.
+func TestLog_WritesAreSampled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const writes = 3 * logBurst
+		h := newHarness(t)
+		before := strings.Count(h.logs.String(), "POST /api/settings")
+		for range writes {
+			h.do(h.alice, "POST", "/api/settings", `{}`).want(t, 200)
+		}
+		lines := strings.Count(h.logs.String(), "POST /api/settings") - before
+		if lines < logBurst-10 || lines > logBurst+10 {
+			t.Errorf("%d writes have %d lines, want about %d", writes, lines, logBurst)
+		}
+		if n := h.metricValue("bivouac_http_requests_not_logged_total"); int(n)+lines != writes {
+			t.Errorf("%d lines, and %g are counted as not logged, of %d", lines, n, writes)
+		}
+		before = strings.Count(h.logs.String(), `"route":"POST /api/v1/operator/keys"`)
+		for i := range 10 {
+			h.do(h.root, "POST", "/api/v1/operator/keys", sprint(`{"user":"u%d","name":"k"}`, i)).want(t, 201)
+		}
+		if got := strings.Count(h.logs.String(), `"route":"POST /api/v1/operator/keys"`) - before; got != 10 {
+			t.Errorf("%d of an operator's ten writes have a line", got)
+		}
+		time.Sleep(time.Second)
+		h.do(h.alice, "POST", "/api/settings", `{}`).want(t, 200)
+		if !strings.Contains(h.logs.String(), `"not_logged":`) {
+			t.Error("no line says how many are missing")
+		}
 	})
 }
 

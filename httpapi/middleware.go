@@ -141,9 +141,9 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, too
 		return
 	}
 	dropped := uint64(0)
-	if w.status >= http.StatusBadRequest && level >= slog.LevelInfo {
+	if level >= slog.LevelInfo {
 		var write bool
-		if write, dropped = s.failures.sample(w.status); !write {
+		if write, dropped = s.requests.sample(w.status, ex.Route); !write {
 			s.metrics.unlogged.Inc()
 			return
 		}

@@ -44,8 +44,8 @@ type Server struct {
 	live      atomic.Pointer[live]
 	reloading sync.Mutex
 	conns     *limits.Connections
-	// failures samples the log lines of failed requests.
-	failures failureLog
+	// requests samples the log lines of requests.
+	requests requestLog
 	// refused samples the log lines of refused keys.
 	refused *sampler
 	// shared is made of the cluster's configuration; see sharedNow.
@@ -79,8 +79,8 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics:    newMetrics(cfg.Registerer, routes()),
 		keys:       newAuthenticator(c),
-		failures:   newFailureLog(),
-		refused:    newSampler(),
+		requests:   newRequestLog(),
+		refused:    newSampler(failuresPerSecond),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		packing:    make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),

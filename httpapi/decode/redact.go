@@ -19,10 +19,14 @@ var (
 		`(?i)((?:authorization|api-key|private-token)["']?\s*[:=]\s*["']?(?:(?:basic|bearer|token|digest)\s+)?)[^\s"',;]+`,
 	)
 	bearerToken = regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
-	// knownToken has the prefixes that issuers give their tokens: ours, GitHub's, GitLab's, Slack's,
-	// Vault's, and those of model providers.
-	knownToken = regexp.MustCompile(
-		`(\b(?:bvk_[0-9A-Za-z]+_|gh[oprsu]_|github_pat_|glpat-|xox[abprs]-|hv[sb]\.|sk-))[0-9A-Za-z_-]{8,}`)
+	// tokenForms has the prefixes that issuers give their tokens: ours, GitHub's, GitLab's, Slack's,
+	// Vault's, and those of model providers. Each begins with a text that is looked for first: most
+	// texts have none, and the expression takes a hundred times as long to say so.
+	tokenForms = []struct{ begin, then string }{
+		{"bvk_", `[0-9A-Za-z]+_`}, {"gh", `[oprsu]_`}, {"github_pat_", ""}, {"glpat-", ""}, {"xox", `[abprs]-`},
+		{"hv", `[sb]\.`}, {"sk-", ""},
+	}
+	knownToken = tokenExpression()
 	// imageDigest is what stands behind the @ of an image's name.
 	imageDigest = regexp.MustCompile(`^[a-z0-9+._-]+:[0-9a-fA-F]{32,}`)
 )
@@ -45,7 +49,20 @@ func Redact(s string) string {
 		s = authHeader.ReplaceAllString(s, "${1}"+redactedPart)
 		s = bearerToken.ReplaceAllString(s, "${1}"+redactedPart)
 	}
-	return knownToken.ReplaceAllString(s, "${1}"+redactedPart)
+	for _, form := range tokenForms {
+		if strings.Contains(s, form.begin) {
+			return knownToken.ReplaceAllString(s, "${1}"+redactedPart)
+		}
+	}
+	return s
+}
+
+func tokenExpression() *regexp.Regexp {
+	var forms []string
+	for _, form := range tokenForms {
+		forms = append(forms, regexp.QuoteMeta(form.begin)+form.then)
+	}
+	return regexp.MustCompile(`(\b(?:` + strings.Join(forms, "|") + `))[0-9A-Za-z_-]{8,}`)
 }
 
 // LogAttr prepares one attribute of a log line: a duration becomes a text with its unit, in JSON too,
