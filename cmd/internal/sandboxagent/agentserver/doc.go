@@ -17,8 +17,8 @@
 //	           activity            ├─ files                           └─ webhook ─ control plane
 //	                               └─ git
 //
-// conversationapi and bash have their WebSockets from socket. Most rooms read config, and all use wire to
-// read and write JSON bodies. An engine (package engine) does a conversation's work. The room
+// conversationapi and bash have their WebSockets from socket. Most rooms read config and use wire,
+// which reads and writes JSON bodies. An engine (package engine) does a conversation's work. The room
 // conversation makes it when it is needed and closes it when it is not used; it runs the engine's
 // steps, stores its events and tells the subscribers.
 //

@@ -116,7 +116,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	s.logger.Info("serving", "address", ln.Addr().String(), "path", s.cfg.ConversationsPath)
 	defer s.close()
-	return serveHandler(ctx, ln, s.handler, s.logger)
+	return serveHandler(ctx, ln, s.Handler(), s.logger)
 }
 
 // close ends sockets and commands, which outlive their requests.

@@ -105,7 +105,7 @@ func (s *Set) Accept(w http.ResponseWriter, r *http.Request) (ctx context.Contex
 	return ctx, one, true
 }
 
-// Leave closes a socket that accept has returned.
+// Leave closes a socket that Accept has returned.
 func (s *Set) Leave(one *Socket) {
 	s.remove(one)
 	one.drop()
