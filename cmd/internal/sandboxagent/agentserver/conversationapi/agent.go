@@ -44,7 +44,7 @@ func (a *API) HandlePolicy(w http.ResponseWriter, r *http.Request) {
 	if wire.Refused(w, o) {
 		return
 	}
-	a.done(w, r, c.Append(engine.Update(engine.KeyConfirmationPolicy, policy)), http.StatusNotFound, "Not Found")
+	a.done(w, r, c.Append(engine.Update(engine.KeyConfirmationPolicy, policy)))
 }
 
 // HandleAnalyzer handles POST /api/conversations/{id}/security_analyzer. Null removes it.
@@ -60,7 +60,7 @@ func (a *API) HandleAnalyzer(w http.ResponseWriter, r *http.Request) {
 	if wire.Refused(w, o) {
 		return
 	}
-	a.done(w, r, c.Append(engine.Update(engine.KeySecurityAnalyzer, analyzer)), http.StatusNotFound, "Not Found")
+	a.done(w, r, c.Append(engine.Update(engine.KeySecurityAnalyzer, analyzer)))
 }
 
 // HandleSecrets handles POST /api/conversations/{id}/secrets: secrets that are added or replaced.
@@ -78,7 +78,7 @@ func (a *API) HandleSecrets(w http.ResponseWriter, r *http.Request) {
 	}
 	added, _ := o.Value("secrets").(map[string]any)
 	err := a.conversations.AddSecrets(c, added, names)
-	a.done(w, r, err, http.StatusNotFound, "Not Found")
+	a.done(w, r, err)
 }
 
 // engineAs returns a conversation's engine as one that can do what T names. ok is false when there is
@@ -143,7 +143,7 @@ func (a *API) HandleTitle(w http.ResponseWriter, r *http.Request) {
 	title, err := a.conversations.SuggestTitle(r.Context(), c)
 	switch {
 	case err != nil:
-		a.done(w, r, err, http.StatusNotFound, "Not Found")
+		a.done(w, r, err)
 		return
 	case title == "":
 		wire.WriteDetail(w, http.StatusBadRequest, "The conversation has no message to make a title of")
@@ -158,8 +158,7 @@ func (a *API) HandleTitle(w http.ResponseWriter, r *http.Request) {
 // HandleCondense handles POST /api/conversations/{id}/condense: the next step condenses the history.
 func (a *API) HandleCondense(w http.ResponseWriter, r *http.Request) {
 	if c := a.find(w, r); c != nil {
-		a.done(w, r, c.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceUser}}), http.StatusNotFound,
-			"Not Found")
+		a.done(w, r, c.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceUser}}))
 	}
 }
 
@@ -171,7 +170,7 @@ func (a *API) HandleFinalResponse(w http.ResponseWriter, r *http.Request) {
 	}
 	events, err := c.Events()
 	if err != nil {
-		a.done(w, r, err, http.StatusNotFound, "Not Found")
+		a.done(w, r, err)
 		return
 	}
 	wire.WriteJSON(w, http.StatusOK, map[string]string{"response": event.FinalResponse(events)})
@@ -186,6 +185,6 @@ func (a *API) answerFailure(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, conversation.ErrStopping), errors.Is(err, relay.ErrClosed):
 		wire.WriteDetail(w, http.StatusServiceUnavailable, "The server stops")
 	default:
-		a.done(w, r, err, http.StatusNotFound, "Not Found")
+		a.done(w, r, err)
 	}
 }

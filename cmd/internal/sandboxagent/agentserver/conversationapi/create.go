@@ -239,12 +239,5 @@ func readBudget(o decode.Object) float64 {
 // writeInfo responds with a conversation.
 func (a *API) writeInfo(w http.ResponseWriter, r *http.Request, status int, c *conversation.Conversation) {
 	i, err := c.Info()
-	switch {
-	case conversation.IsGone(err):
-		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
-	case err != nil:
-		wire.WriteFailure(w, r, a.logger, err)
-	default:
-		wire.WriteJSON(w, status, i)
-	}
+	a.respond(w, r, status, i, err)
 }

@@ -32,7 +32,7 @@ func (a *API) HandleEventAdd(w http.ResponseWriter, r *http.Request) {
 	if wire.Refused(w, o) {
 		return
 	}
-	a.done(w, r, a.conversations.Message(c, msg), http.StatusNotFound, "Not Found")
+	a.done(w, r, a.conversations.Message(c, msg))
 }
 
 func readEventFilter(w http.ResponseWriter, q url.Values) (conversation.Filter, bool) {
@@ -80,14 +80,7 @@ func (a *API) HandleEventSearch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out, err := c.SearchEvents(f, q.Get("page_id"), limit)
-	switch {
-	case conversation.IsGone(err):
-		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
-	case err != nil:
-		wire.WriteFailure(w, r, a.logger, err)
-	default:
-		wire.WriteJSON(w, http.StatusOK, out)
-	}
+	a.respond(w, r, http.StatusOK, out, err)
 }
 
 // HandleEventCount handles GET /api/conversations/{id}/events/count.
@@ -101,14 +94,7 @@ func (a *API) HandleEventCount(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n, err := c.CountEvents(f)
-	switch {
-	case conversation.IsGone(err):
-		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
-	case err != nil:
-		wire.WriteFailure(w, r, a.logger, err)
-	default:
-		wire.WriteJSON(w, http.StatusOK, n)
-	}
+	a.respond(w, r, http.StatusOK, n, err)
 }
 
 // HandleEventGet handles GET /api/conversations/{id}/events/{event}.
@@ -140,12 +126,5 @@ func (a *API) HandleEventBatch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out, err := c.EventsByID(ids)
-	switch {
-	case conversation.IsGone(err):
-		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
-	case err != nil:
-		wire.WriteFailure(w, r, a.logger, err)
-	default:
-		wire.WriteJSON(w, http.StatusOK, out)
-	}
+	a.respond(w, r, http.StatusOK, out, err)
 }

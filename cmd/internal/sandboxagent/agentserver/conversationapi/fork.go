@@ -39,7 +39,7 @@ func (a *API) HandleFork(w http.ResponseWriter, r *http.Request) {
 		wire.WriteDetail(w, http.StatusConflict, "A conversation with this id already exists")
 		return
 	case err != nil:
-		a.done(w, r, err, http.StatusNotFound, "Source conversation not found")
+		a.doneOr(w, r, err, http.StatusNotFound, "Source conversation not found")
 		return
 	}
 	a.writeInfo(w, r, http.StatusCreated, forked)
@@ -61,7 +61,7 @@ func (a *API) HandleNavigate(w http.ResponseWriter, r *http.Request) {
 	known, err := c.HasEvent(decode.Dashed(*id))
 	switch {
 	case err != nil:
-		a.done(w, r, err, http.StatusNotFound, "Conversation not found")
+		a.doneOr(w, r, err, http.StatusNotFound, "Conversation not found")
 	case !known:
 		wire.WriteDetail(w, http.StatusNotFound, "event_id: the conversation has no such event")
 	default:

@@ -186,7 +186,7 @@ func (a *API) HandlePatch(w http.ResponseWriter, r *http.Request) {
 			x.Tags = tags
 		}
 	})
-	a.done(w, r, err, http.StatusNotFound, "Not Found")
+	a.done(w, r, err)
 }
 
 // HandleDelete handles DELETE /api/conversations/{id}. The workspace's files stay.
@@ -196,17 +196,31 @@ func (a *API) HandleDelete(w http.ResponseWriter, r *http.Request) {
 		wire.WriteDetail(w, http.StatusBadRequest, "Bad Request")
 		return
 	}
-	a.done(w, r, a.conversations.Delete(c), http.StatusBadRequest, "Bad Request")
+	a.doneOr(w, r, a.conversations.Delete(c), http.StatusBadRequest, "Bad Request")
 }
 
-// done responds with success, the given status for a deleted conversation, or a 500.
-func (a *API) done(w http.ResponseWriter, r *http.Request, err error, goneStatus int, goneDetail string) {
+// respond responds with v, or with the error: 404 for a deleted conversation, otherwise 500.
+func (a *API) respond(w http.ResponseWriter, r *http.Request, status int, v any, err error) {
 	switch {
 	case conversation.IsGone(err):
-		wire.WriteDetail(w, goneStatus, goneDetail)
+		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
 	case err != nil:
 		wire.WriteFailure(w, r, a.logger, err)
 	default:
-		wire.WriteJSON(w, http.StatusOK, wire.Success{Success: true})
+		wire.WriteJSON(w, status, v)
 	}
+}
+
+// done responds with success, or with the error as respond does.
+func (a *API) done(w http.ResponseWriter, r *http.Request, err error) {
+	a.respond(w, r, http.StatusOK, wire.Success{Success: true}, err)
+}
+
+// doneOr is done with another response for a deleted conversation.
+func (a *API) doneOr(w http.ResponseWriter, r *http.Request, err error, gone int, detail string) {
+	if conversation.IsGone(err) {
+		wire.WriteDetail(w, gone, detail)
+		return
+	}
+	a.done(w, r, err)
 }

@@ -19,20 +19,20 @@ func (a *API) HandleRun(w http.ResponseWriter, r *http.Request) {
 		wire.WriteDetail(w, http.StatusConflict, "Conversation already running. Wait for completion or pause first.")
 		return
 	}
-	a.done(w, r, err, http.StatusNotFound, "Not Found")
+	a.done(w, r, err)
 }
 
 // HandlePause handles POST /api/conversations/{id}/pause: after the present step.
 func (a *API) HandlePause(w http.ResponseWriter, r *http.Request) {
 	if c := a.known(w, r); c != nil {
-		a.done(w, r, a.conversations.Pause(c), http.StatusBadRequest, "Bad Request")
+		a.doneOr(w, r, a.conversations.Pause(c), http.StatusBadRequest, "Bad Request")
 	}
 }
 
 // HandleInterrupt handles POST /api/conversations/{id}/interrupt: at once.
 func (a *API) HandleInterrupt(w http.ResponseWriter, r *http.Request) {
 	if c := a.known(w, r); c != nil {
-		a.done(w, r, a.conversations.Interrupt(r.Context(), c), http.StatusBadRequest, "Bad Request")
+		a.doneOr(w, r, a.conversations.Interrupt(r.Context(), c), http.StatusBadRequest, "Bad Request")
 	}
 }
 
@@ -75,5 +75,5 @@ func (a *API) HandleRespond(w http.ResponseWriter, r *http.Request) {
 		wire.WriteDetail(w, http.StatusConflict, "No action waits for a confirmation")
 		return
 	}
-	a.done(w, r, err, http.StatusNotFound, "Not Found")
+	a.done(w, r, err)
 }

@@ -37,7 +37,7 @@ func (a *API) HandleSwitchLLM(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		a.answerFailure(w, r, err)
 	default:
-		a.done(w, r, nil, http.StatusNotFound, "Not Found")
+		a.done(w, r, nil)
 	}
 }
 
@@ -64,7 +64,7 @@ func (a *API) HandleSwitchACPModel(w http.ResponseWriter, r *http.Request) {
 		a.answerFailure(w, r, err)
 		return
 	}
-	a.done(w, r, nil, http.StatusNotFound, "Not Found")
+	a.done(w, r, nil)
 }
 
 // Unsupported handles an operation that this server can't do on a conversation: the member of the body
