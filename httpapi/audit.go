@@ -25,7 +25,7 @@ const (
 // logAct logs what an operator changed or tried to change, once it is done: err is its outcome.
 // operate has logged acts for a user.
 func (c *call) logAct(found *route, err error) {
-	if found.access != operator || c.Request.Method == http.MethodGet || c.Acted || !c.Caller.Operator {
+	if found.access != operator || c.Request.Method == http.MethodGet || c.Acted() || !c.Caller.Operator {
 		return
 	}
 	var objects []string

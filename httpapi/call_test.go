@@ -50,7 +50,7 @@ func (c noLeader) View(ctx context.Context, consistency cluster.Consistency) (*f
 // A RequestTimeout shorter than the read's own limit ends the read.
 func TestReads_EndWithTheRequestsTime(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.RequestTimeout = 20 * time.Millisecond })
-	h.server.cluster = noLeader{h.cluster}
+	h.server.calls.Cluster = noLeader{h.cluster}
 	h.do(h.alice, "GET", "/api/settings", "").want(t, http.StatusServiceUnavailable)
 	h.do(h.alice, "GET", "/api/settings?stale", "").want(t, http.StatusNotFound)
 }

@@ -11,11 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"bivouac.dev/bivouac/cluster"
-	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
 	"bivouac.dev/bivouac/httpapi/llm"
+	"bivouac.dev/bivouac/httpapi/operators"
 	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
@@ -82,30 +81,11 @@ type Config struct {
 	// Logs reads the logs of sandboxes; nil if this installation can't.
 	Logs Logs
 
-	// Clients knows the machines that run sandboxes; nil if this installation has none.
-	Clients Clients
-
-	// OrphanRetention is how long an orphaned workspace is kept. The API only reports it.
-	OrphanRetention time.Duration
-	// Differs lists the settings in which this node's configuration differs from the cluster's; nil
-	// for none.
-	Differs func(*fsm.View) []string
-
-	// Report is what this node says of itself beyond Raft; nil where it says nothing.
-	Report func() *cluster.Report
-
-	// Observer asks nodes about themselves for operators; nil disables those routes.
-	Observer Observer
+	// Operator configures the routes of operators.
+	Operator operators.Config
 
 	// Expired names the node's certificates that have expired, for /ready; nil for none.
 	Expired func(now time.Time) []string
-	// Membership serves the operator routes about members; nil disables them.
-	Membership Membership
-	// Snapshots configures saving and restoring the whole state.
-	Snapshots SnapshotConfig
-
-	// Backups lists the backups; nil when this node makes none.
-	Backups Backups
 
 	// TLS serves HTTPS when not nil.
 	TLS *tls.Config
@@ -133,7 +113,7 @@ func DefaultConfig() Config {
 		SandboxURL:        SandboxURLProxy,
 		Proxy:             proxy.DefaultConfig(),
 		LLM:               llm.DefaultConfig(),
-		Snapshots:         defaultSnapshots(),
+		Operator:          operators.Config{Snapshots: operators.DefaultSnapshots()},
 
 		MaxConnectionsPerAddress: 512,
 	}
@@ -190,5 +170,5 @@ func (c Config) Validate() error {
 	case c.Registerer == nil || c.Gatherer == nil:
 		return errors.New("Registerer and Gatherer are needed")
 	}
-	return errors.Join(c.Git.Validate(), c.Proxy.Validate(), c.LLM.Validate(), c.Snapshots.validate())
+	return errors.Join(c.Git.Validate(), c.Proxy.Validate(), c.LLM.Validate(), c.Operator.Snapshots.Validate())
 }

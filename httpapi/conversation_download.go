@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -89,7 +90,7 @@ func (a *conversationAgent) events(at string, q url.Values) string {
 // eventName is what of an event's id may be in a file's name.
 var eventName = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
-// write sends the archive. A client that does not read for logWriteTime ends it.
+// write sends the archive. A client that does not read for limits.ChunkTime ends it.
 func (d *download) write(ctx context.Context, w http.ResponseWriter) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a writer without deadlines has none to clear
 	w.Header().Set("Content-Type", "application/zip")
@@ -139,7 +140,7 @@ func (d *download) write(ctx context.Context, w http.ResponseWriter) error {
 
 // addToArchive adds one file.
 func addToArchive(to *zip.Writer, w http.ResponseWriter, name string, text []byte) error {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(logWriteTime)) // likewise
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limits.ChunkTime)) // likewise
 	file, err := to.Create(name)
 	if err == nil {
 		_, err = file.Write(text)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // metricsBody is the upstream's MetricsSnapshot of a conversation.
@@ -32,7 +33,7 @@ func newMetricsBody(row *fsm.Conversation, settings *fsm.Settings) *metricsBody 
 	if row.Models == (fsm.ModelUsage{}) {
 		return nil
 	}
-	b := &metricsBody{ModelName: "default", AccumulatedCost: inDollars(row.Models.Cost), TokenUsage: tokenUsageBody{
+	b := &metricsBody{ModelName: "default", AccumulatedCost: wire.Dollars(row.Models.Cost), TokenUsage: tokenUsageBody{
 		Model: decode.OrZero(row.LLMModel), PromptTokens: row.Models.Input, CompletionTokens: row.Models.Output,
 		CacheReadTokens: row.Models.Cached,
 	}}

@@ -17,6 +17,7 @@ import (
 	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi/operators"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -440,8 +441,8 @@ func (twoClients) Clients(context.Context, string) ([]wire.SandboxClient, error)
 	return []wire.SandboxClient{
 		{ID: "down", Status: "down"}, {
 			ID:       "other",
-			Status:   statusReady,
+			Status:   operators.StatusReady,
 			Eligible: true,
-		}, {ID: "ready", Status: statusReady, Eligible: true},
+		}, {ID: "ready", Status: operators.StatusReady, Eligible: true},
 	}, nil
 }

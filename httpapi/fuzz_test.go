@@ -12,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/git"
 	"bivouac.dev/bivouac/httpapi/legacy"
+	"bivouac.dev/bivouac/httpapi/operators"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -46,10 +47,10 @@ func FuzzDecode(f *testing.F) {
 			"start":     func(o decode.Object) { readStart(o) },
 			"v0":        func(o decode.Object) { legacy.ReadStart(o, false); readMCPConfig(o) },
 			"providers": func(o decode.Object) { readMCPConfig(o); git.ReadTokens(o) },
-			"specs":     func(o decode.Object) { readSpecs(o) },
+			"specs":     func(o decode.Object) { operators.ReadSpecs(o) },
 			"message":   func(o decode.Object) { readSentMessage(o) },
 			"change":    func(o decode.Object) { readConversationUpdate(o) },
-			"user":      func(o decode.Object) { readPolicy(o); readLimits(o, "limits") },
+			"user":      func(o decode.Object) { operators.ReadPolicy(o); operators.ReadLimits(o, "limits") },
 		} {
 			p := &decode.Problems{}
 			o := decode.Body(p, "application/json", body)

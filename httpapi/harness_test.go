@@ -75,11 +75,12 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	registry := prometheus.NewRegistry()
 	cfg := DefaultConfig()
 	cfg.Git.VerifyTokens = false
-	cfg.Backups = fakeBackups{}
-	cfg.Snapshots.States, cfg.Snapshots.Dir, cfg.Snapshots.Version = h.cluster, t.TempDir(), "v1"
-	cfg.Snapshots.Restorer = fakeRestorer{}
-	cfg.Observer = h.cluster
-	cfg.Membership, cfg.Report = h.cluster, h.cluster.Report
+	cfg.Operator.Backups = fakeBackups{}
+	snapshots := &cfg.Operator.Snapshots
+	snapshots.States, snapshots.Dir, snapshots.Version = h.cluster, t.TempDir(), "v1"
+	snapshots.Restorer = fakeRestorer{}
+	cfg.Operator.Observer = h.cluster
+	cfg.Operator.Membership, cfg.Operator.Report = h.cluster, h.cluster.Report
 	cfg.Registerer, cfg.Gatherer = registry, registry
 	cfg.Logger = slog.New(slog.NewJSONHandler(h.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, f := range change {

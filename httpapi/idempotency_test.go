@@ -67,7 +67,7 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			continue // a restore replaces the recorded keys; agent servers send none
 		}
 		t.Run(r.name, func(t *testing.T) {
-			h := newHarness(t).withSpec().withSettings()
+			h := newHarness(t, func(c *Config) { c.Operator.Clients = twoClients{} }).withSpec().withSettings()
 			h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 			h.apply("", &fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}}})
 			sb := h.createSandbox(h.alice)
@@ -77,7 +77,6 @@ func TestIdempotency_EveryPost(t *testing.T) {
 			if r.name == "orphan.restore" {
 				h.lost(h.createSandbox(h.alice))
 			}
-			h.server.cfg.Clients = twoClients{}
 			req, known := postBodies(sb, h.conversation("alice", sb, speaksACP))[r.name]
 			if !known {
 				t.Fatal("this POST has no idempotency test")

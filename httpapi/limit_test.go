@@ -106,8 +106,8 @@ func (h *harness) warm(n int) []string {
 	h.apply("", &fsm.SpecPoolBody{ID: spec, Size: n})
 	ids := make([]string, n)
 	for i := range ids {
-		ids[i] = apikey.Random(sandboxIDLen)
-		key := apikey.Random(sandboxKeyLen)
+		ids[i] = apikey.Random(apikey.SandboxIDLen)
+		key := apikey.Random(apikey.SandboxKeyLen)
 		ref, err := h.secrets.Write(h.t.Context(), fsm.SandboxKeyPath(ids[i]),
 			map[string]string{"key": key, "secret_key": "s" + ids[i]})
 		if err != nil {

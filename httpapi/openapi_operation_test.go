@@ -245,7 +245,7 @@ func (d *descriptionWriter) withConstants(v any) any {
 	return v
 }
 
-var constantName = regexp.MustCompile(`^(fsm|cluster|httpapi|request|decode|legacy|git)\.[A-Za-z]+$`)
+var constantName = regexp.MustCompile(`^(fsm|cluster|httpapi|operators|request|decode|legacy|git)\.[A-Za-z]+$`)
 
 // changeFields changes members of a schema in place.
 func (d *descriptionWriter) changeFields(where string, into schema, changes map[string]schema) {

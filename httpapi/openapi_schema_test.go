@@ -49,7 +49,7 @@ func newSchemas(t *testing.T) *schemas {
 // "package.Name", and the texts of each type of strings by "package.Type", in their order.
 func constants(t *testing.T) (values map[string]any, enums map[string][]string) {
 	values, enums = map[string]any{}, map[string][]string{}
-	for _, dir := range []string{"../fsm", "../cluster", ".", "request", "decode", "legacy", "git"} {
+	for _, dir := range []string{"../fsm", "../cluster", ".", "operators", "request", "decode", "legacy", "git"} {
 		set := token.NewFileSet()
 		var files []*ast.File
 		names, err := filepath.Glob(filepath.Join(dir, "*.go"))

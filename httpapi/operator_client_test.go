@@ -15,10 +15,10 @@ type fullClients struct {
 	twoClients
 	sandbox string
 	fails   error
-	tried   *[]string
+	tried   []string
 }
 
-func (f fullClients) Clients(ctx context.Context, cluster string) ([]wire.SandboxClient, error) {
+func (f *fullClients) Clients(ctx context.Context, cluster string) ([]wire.SandboxClient, error) {
 	list, err := f.twoClients.Clients(ctx, cluster)
 	for i := range list {
 		if list[i].ID == "ready" {
@@ -28,9 +28,9 @@ func (f fullClients) Clients(ctx context.Context, cluster string) ([]wire.Sandbo
 	return list, err
 }
 
-func (f fullClients) TryMove(_ context.Context, from string, _ []string, sandboxes []*fsm.Sandbox) error {
+func (f *fullClients) TryMove(_ context.Context, from string, _ []string, sandboxes []*fsm.Sandbox) error {
 	for _, sb := range sandboxes {
-		*f.tried = append(*f.tried, from+" "+sb.ID)
+		f.tried = append(f.tried, from+" "+sb.ID)
 	}
 	return f.fails
 }
@@ -38,16 +38,12 @@ func (f fullClients) TryMove(_ context.Context, from string, _ []string, sandbox
 // TestClientDrain_AsksFirst: a drain that can't be done is refused with what is missing, and marks
 // nothing. One that can is shown with how far it is, by the client and in the status.
 func TestClientDrain_AsksFirst(t *testing.T) {
-	h := newHarness(t).withSpec().withSettings()
+	clients := &fullClients{fails: errors.New("the capability alloc-exec is missing")}
+	h := newHarness(t, func(c *Config) { c.Operator.Clients = clients }).withSpec().withSettings()
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	sb := h.createSandbox(h.alice)
 	h.observe(sb, running())
-	var tried []string
-	h.server.cfg.Clients = fullClients{
-		sandbox: sb,
-		fails:   errors.New("the capability alloc-exec is missing"),
-		tried:   &tried,
-	}
+	clients.sandbox = sb
 	const path = pathOperator + "/clients/ready/drain"
 	r := h.do(h.root, "POST", path, "").want(t, 409)
 	if !strings.Contains(string(r.body), "nothing was paused: the capability alloc-exec is missing") {
@@ -56,10 +52,10 @@ func TestClientDrain_AsksFirst(t *testing.T) {
 	if m := h.cluster.store.View().MarkOf("ready"); m.Mark != "" {
 		t.Errorf("it is marked: %+v", m)
 	}
-	if len(tried) != 1 || tried[0] != "ready "+sb {
+	if tried := clients.tried; len(tried) != 1 || tried[0] != "ready "+sb {
 		t.Errorf("tried were %q", tried)
 	}
-	h.server.cfg.Clients = fullClients{sandbox: sb, tried: &tried}
+	clients.fails = nil
 	h.do(h.root, "POST", path, "").want(t, 200)
 	m := h.cluster.store.View().MarkOf("ready")
 	h.apply("", &fsm.ClientDrainBody{ID: "ready", Since: m.Since, Sandbox: sb, Failure: "no room"})

@@ -24,25 +24,13 @@ func newOwnedSandboxBody(row *fsm.Sandbox) wire.OwnedSandbox {
 	return b
 }
 
-// operate allows an operator's act on what a user has, and logs it with the id of the key. object
-// and owner are "" where it is about many.
-func (c *call) operate(v *fsm.View, act, object, owner string) error {
-	if !v.Active(fsm.VersionAccess) {
-		return fsm.NeedsVersion("an operator's act on a sandbox or conversation", fsm.VersionAccess, v.ProtocolVersion())
-	}
-	c.Acted = true
-	c.server.log.Info("operator acts for a user", "act", act, "key", c.KeyID(v), "operator", c.Caller.User,
-		"object", object, "owner", owner, "request", request.InfoOf(c.Request.Context()).ID)
-	return nil
-}
-
 // operatorView is the view of a listing.
 func (c *call) operatorView(act, owner string) (*fsm.View, error) {
 	v, err := c.View()
 	if err != nil {
 		return nil, err
 	}
-	return v, c.operate(v, act, "", owner)
+	return v, c.Operate(v, act, "", owner)
 }
 
 // ownedSandbox finds a sandbox of any user for an operator's act, which it logs.
@@ -56,7 +44,7 @@ func (c *call) ownedSandbox(act string) (*fsm.View, *fsm.Sandbox, error) {
 	if row == nil || row.Member() || row.Desired == fsm.DesiredDeleted {
 		return nil, nil, response.NotFound()
 	}
-	return v, row, c.operate(v, act, row.ID, row.UserID)
+	return v, row, c.Operate(v, act, row.ID, row.UserID)
 }
 
 // handleOperatorSandboxList handles GET /api/v1/operator/sandboxes.
@@ -114,7 +102,7 @@ func (c *call) operateSandbox(act string, body fsm.Body) (response.Response, err
 	if row := v.SandboxAny(id); row != nil {
 		owner = row.UserID
 	}
-	if err := c.operate(v, act, id, owner); err != nil {
+	if err := c.Operate(v, act, id, owner); err != nil {
 		return response.Response{}, err
 	}
 	return c.commandSandbox(body)
@@ -178,7 +166,7 @@ func (c *call) conversationOf(act string) (v *fsm.View, user, id string, err err
 	if v, err = c.View(); err != nil {
 		return nil, "", "", err
 	}
-	return v, user, id, c.operate(v, act, id, user)
+	return v, user, id, c.Operate(v, act, id, user)
 }
 
 // handleOperatorConversationGet handles GET /api/v1/operator/app-conversations/{conversation_id}.

@@ -63,7 +63,7 @@ func TestSnapshot_IsTheWholeState(t *testing.T) {
 			}
 		}
 	}
-	if left, err := os.ReadDir(h.server.cfg.Snapshots.Dir); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(h.server.cfg.Operator.Snapshots.Dir); err != nil || len(left) != 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
 }
@@ -98,9 +98,9 @@ func TestSnapshot_NoLeader(t *testing.T) {
 }
 
 func TestSnapshot_NotHere(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.Snapshots.States = nil })
+	h := newHarness(t, func(c *Config) { c.Operator.Snapshots.States = nil })
 	h.do(h.root, "GET", snapshotPath, "").want(t, 501)
-	h = newHarness(t, func(c *Config) { c.Snapshots.Dir = "/nowhere" })
+	h = newHarness(t, func(c *Config) { c.Operator.Snapshots.Dir = "/nowhere" })
 	for range 5 {
 		h.do(h.root, "GET", snapshotPath, "").want(t, 500)
 	}
@@ -121,8 +121,8 @@ func (s *heldStates) StateSnapshot(ctx context.Context, c cluster.Consistency) (
 func TestSnapshot_AFewAtATime(t *testing.T) {
 	held := &heldStates{asked: make(chan struct{}), go_: make(chan struct{})}
 	h := newHarness(t, func(c *Config) {
-		held.fakeCluster = c.Snapshots.States.(*fakeCluster)
-		c.Snapshots.States, c.Snapshots.AtATime = held, 2
+		held.fakeCluster = c.Operator.Snapshots.States.(*fakeCluster)
+		c.Operator.Snapshots.States, c.Operator.Snapshots.AtATime = held, 2
 	})
 	done := make(chan reply, 2)
 	for range 2 {
@@ -147,7 +147,7 @@ func largeSnapshot(t *testing.T, slack time.Duration) (h *harness, address strin
 	t.Helper()
 	h = newHarness(t, func(c *Config) {
 		c.RequestTimeout, c.WriteTimeout = 100*time.Millisecond, 200*time.Millisecond
-		c.Snapshots.AtATime, c.Snapshots.Slack, c.Snapshots.BytesPerSecond = 1, slack, 1<<20
+		c.Operator.Snapshots.AtATime, c.Operator.Snapshots.Slack, c.Operator.Snapshots.BytesPerSecond = 1, slack, 1<<20
 	})
 	for i := range 500 {
 		h.apply(sprint("u%d", i), &fsm.SettingsPutBody{Values: fsm.SettingsValues{LLMModel: ptr(apikey.Random(3000))}})
@@ -192,7 +192,7 @@ func TestSnapshot_ReceiverThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h, address := largeSnapshot(t, 100*time.Millisecond)
 	resp := h.ask(t, address)
-	until(t, "the receiver is given up", func() bool { return len(h.server.packing) == 0 })
+	until(t, "the receiver is given up", func() bool { return h.server.operators.Sending() == 0 })
 	if n, err := io.Copy(io.Discard, resp.Body); err == nil || n >= resp.ContentLength {
 		t.Errorf("it got all %d bytes", n)
 	}
@@ -228,9 +228,9 @@ func TestBackups_List(t *testing.T) {
 	if len(report.Files) != 2 || report.Files[1].Problem == "" || report.Newest.FailedNode != "n1" {
 		t.Errorf("%s", res.body)
 	}
-	newHarness(t, func(c *Config) { c.Backups = nil }).do("", "GET", "/api/v1/operator/backups", "").want(t, 401)
-	h = newHarness(t, func(c *Config) { c.Backups = nil })
+	newHarness(t, func(c *Config) { c.Operator.Backups = nil }).do("", "GET", "/api/v1/operator/backups", "").want(t, 401)
+	h = newHarness(t, func(c *Config) { c.Operator.Backups = nil })
 	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 404)
-	h = newHarness(t, func(c *Config) { c.Backups = fakeBackups{errors.New("the disk is gone")} })
+	h = newHarness(t, func(c *Config) { c.Operator.Backups = fakeBackups{errors.New("the disk is gone")} })
 	h.do(h.root, "GET", "/api/v1/operator/backups", "").want(t, 500)
 }

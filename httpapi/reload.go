@@ -10,7 +10,7 @@ import (
 // Reloadable are the settings of a Config that Server.Reload replaces. Config explains each.
 type Reloadable struct {
 	MaxBodyBytes int64
-	// MaxUpload is Snapshots.MaxUpload.
+	// MaxUpload is Operator.Snapshots.MaxUpload.
 	MaxUpload                                int64
 	RatePerSecond                            float64
 	MaxConnections, MaxConnectionsPerAddress int
@@ -21,7 +21,7 @@ type Reloadable struct {
 // Reloadable returns those settings of c.
 func (c Config) Reloadable() Reloadable {
 	return Reloadable{
-		MaxBodyBytes: c.MaxBodyBytes, MaxUpload: c.Snapshots.MaxUpload, RatePerSecond: c.RatePerSecond,
+		MaxBodyBytes: c.MaxBodyBytes, MaxUpload: c.Operator.Snapshots.MaxUpload, RatePerSecond: c.RatePerSecond,
 		MaxConnections: c.MaxConnections, MaxConnectionsPerAddress: c.MaxConnectionsPerAddress,
 		TrustedProxies: c.TrustedProxies, DrainTimeout: c.DrainTimeout,
 	}
@@ -29,7 +29,7 @@ func (c Config) Reloadable() Reloadable {
 
 // with returns c with those settings.
 func (c Config) with(r Reloadable) Config {
-	c.MaxBodyBytes, c.Snapshots.MaxUpload, c.RatePerSecond = r.MaxBodyBytes, r.MaxUpload, r.RatePerSecond
+	c.MaxBodyBytes, c.Operator.Snapshots.MaxUpload, c.RatePerSecond = r.MaxBodyBytes, r.MaxUpload, r.RatePerSecond
 	c.MaxConnections, c.MaxConnectionsPerAddress = r.MaxConnections, r.MaxConnectionsPerAddress
 	c.TrustedProxies, c.DrainTimeout = r.TrustedProxies, r.DrainTimeout
 	return c

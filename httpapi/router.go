@@ -24,6 +24,9 @@ const (
 	sandboxKey
 )
 
+// handler serves a request of a route.
+type handler func(*Server, *call) (response.Response, error)
+
 // route is one line of the route table.
 type route struct {
 	// name is the route's short name for tests: "sandbox.pause". It is unique.
@@ -35,7 +38,7 @@ type route struct {
 	format response.Format
 	// internal is the text of a 500, "" for "Internal Server Error".
 	internal string
-	handle   func(*Server, *call) (response.Response, error)
+	handle   handler
 	// members are all that the body of an operator's route may have; none is a route without a body.
 	// A misspelt or unknown member is 422: an operator who asks for less must not get more.
 	members []string

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"slices"
 
+	"bivouac.dev/bivouac/httpapi/operators"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -98,31 +100,33 @@ func accountRoutes() []route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	return []route{
 		{name: "api_key.list", method: get, path: pathOperator + "/keys", access: operator,
-			handle: (*Server).handleAPIKeyList},
+			handle: byOperator((*operators.Server).APIKeyList)},
 		{name: "api_key.create", method: post, path: pathOperator + "/keys", access: operator,
-			members: []string{"user", "name", "operator", "expires_at"}, handle: (*Server).handleAPIKeyCreate},
+			members: []string{"user", "name", "operator", "expires_at"}, handle: byOperator((*operators.Server).APIKeyCreate)},
 		{name: "api_key.revoke", method: del, path: pathOperator + "/keys/:id", access: operator,
-			handle: (*Server).handleAPIKeyRevoke},
+			handle: byOperator((*operators.Server).APIKeyRevoke)},
 		{name: "api_key.enable", method: post, path: pathOperator + "/keys/:id/enable", access: operator,
-			handle: (*Server).handleAPIKeyEnable},
+			handle: byOperator((*operators.Server).APIKeyEnable)},
 		{name: "api_key.disable", method: post, path: pathOperator + "/keys/:id/disable", access: operator,
-			handle: (*Server).handleAPIKeyDisable},
-		{name: "spec.list", method: get, path: pathOperator + "/specs", access: operator, handle: (*Server).handleSpecList},
+			handle: byOperator((*operators.Server).APIKeyDisable)},
+		{name: "spec.list", method: get, path: pathOperator + "/specs", access: operator,
+			handle: byOperator((*operators.Server).SpecList)},
 		{name: "spec.apply", method: post, path: pathOperator + "/specs", access: operator,
-			members: []string{"specs", "replace"}, handle: (*Server).handleSpecApply},
+			members: []string{"specs", "replace"}, handle: byOperator((*operators.Server).SpecApply)},
 		{name: "spec.delete", method: del, path: pathOperator + "/specs/*id", access: operator,
-			handle: (*Server).handleSpecDelete},
+			handle: byOperator((*operators.Server).SpecDelete)},
 		{name: "spec.pool", method: post, path: pathOperator + "/specs/*id", access: operator, members: []string{"size"},
-			handle: (*Server).handleSpecPool},
-		{name: "user.list", method: get, path: pathOperator + "/users", access: operator, handle: (*Server).handleUserList},
+			handle: byOperator((*operators.Server).SpecPool)},
+		{name: "user.list", method: get, path: pathOperator + "/users", access: operator,
+			handle: byOperator((*operators.Server).UserList)},
 		{name: "user.configure", method: put, path: pathOperator + "/users/:id", access: operator,
-			members: []string{"policy", "limits"}, handle: (*Server).handleUserPut},
+			members: []string{"policy", "limits"}, handle: byOperator((*operators.Server).UserPut)},
 		{name: "user.disable", method: post, path: pathOperator + "/users/:id/disable", access: operator,
-			handle: (*Server).handleUserDisable},
+			handle: byOperator((*operators.Server).UserDisable)},
 		{name: "user.delete", method: del, path: pathOperator + "/users/:id", access: operator,
-			handle: (*Server).handleUserDelete},
+			handle: byOperator((*operators.Server).UserDelete)},
 		{name: "user.enable", method: post, path: pathOperator + "/users/:id/enable", access: operator,
-			handle: (*Server).handleUserEnable},
+			handle: byOperator((*operators.Server).UserEnable)},
 	}
 }
 
@@ -131,40 +135,43 @@ func installationRoutes() []route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	return []route{
 		{name: "backup.list", method: get, path: pathOperator + "/backups", access: operator,
-			handle: (*Server).handleBackupList},
+			handle: byOperator((*operators.Server).BackupList)},
 		{name: "member.list", method: get, path: pathOperator + "/members", access: operator,
-			handle: (*Server).handleMemberList},
+			handle: byOperator((*operators.Server).MemberList)},
 		{name: "member.transfer", method: put, path: pathOperator + "/transfer-leader", access: operator,
-			members: []string{"to"}, handle: (*Server).handleMemberTransfer},
+			members: []string{"to"}, handle: byOperator((*operators.Server).MemberTransfer)},
 		{name: "member.remove", method: put, path: pathOperator + "/remove", access: operator,
-			members: []string{"name", "force", "revoke", "fingerprint"}, handle: (*Server).handleMemberRemove},
+			members: []string{"name", "force", "revoke", "fingerprint"}, handle: byOperator((*operators.Server).MemberRemove)},
 		{name: "member.allow", method: put, path: pathOperator + "/allow", access: operator, members: []string{"name"},
-			handle: (*Server).handleMemberAllow},
+			handle: byOperator((*operators.Server).MemberAllow)},
 		{name: "member.replace", method: put, path: pathOperator + "/replace", access: operator,
-			members: []string{"old", "new", "force", "revoke", "fingerprint"}, handle: (*Server).handleMemberReplace},
+			members: []string{"old", "new", "force", "revoke", "fingerprint"},
+			handle:  byOperator((*operators.Server).MemberReplace)},
 		{name: "protocol.get", method: get, path: pathOperator + "/protocol", access: operator,
-			handle: (*Server).handleProtocolGet},
+			handle: byOperator((*operators.Server).ProtocolGet)},
 		{name: "protocol.set", method: put, path: pathOperator + "/protocol", access: operator, members: []string{"version"},
-			handle: (*Server).handleProtocolPut},
+			handle: byOperator((*operators.Server).ProtocolPut)},
 		{name: "snapshot.save", method: get, path: pathOperator + "/snapshot", access: operator,
-			handle: (*Server).handleSnapshotSave},
+			handle: byOperator((*operators.Server).SnapshotSave)},
 		{name: "snapshot.restore", method: post, path: pathOperator + "/restore", access: operator, upload: true,
-			handle: (*Server).handleSnapshotRestore},
+			handle: byOperator((*operators.Server).SnapshotRestore)},
 		{name: "config.get", method: get, path: pathOperator + "/config", access: operator,
-			handle: (*Server).handleConfigGet},
+			handle: byOperator((*operators.Server).ConfigGet)},
 		{name: "config.set", method: put, path: pathOperator + "/config", access: operator,
-			members: []string{"index", "policy", "limits", "git", "cors", "llm"}, handle: (*Server).handleConfigPut},
-		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator, handle: (*Server).handleHoldGet},
+			members: []string{"index", "policy", "limits", "git", "cors", "llm"},
+			handle:  byOperator((*operators.Server).ConfigPut)},
+		{name: "hold.get", method: get, path: pathOperator + "/hold", access: operator,
+			handle: byOperator((*operators.Server).HoldGet)},
 		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator,
-			members: []string{"index"}, handle: (*Server).handleHoldRelease},
+			members: []string{"index"}, handle: byOperator((*operators.Server).HoldRelease)},
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator,
-			handle: (*Server).handleOrphanList},
+			handle: byOperator((*operators.Server).OrphanList)},
 		{name: "orphan.restore", method: post, path: pathOperator + "/orphans/:kind/:id/restore", access: operator,
-			handle: (*Server).handleOrphanRestore},
+			handle: byOperator((*operators.Server).OrphanRestore)},
 		{name: "orphan.delete", method: del, path: pathOperator + "/orphans/:kind/:id", access: operator,
-			handle: (*Server).handleOrphanDelete},
+			handle: byOperator((*operators.Server).OrphanDelete)},
 		{name: "cluster.status", method: get, path: pathOperator + "/status", access: operator,
-			handle: (*Server).handleStatus},
+			handle: byOperator((*operators.Server).Status)},
 	}
 }
 
@@ -200,13 +207,13 @@ func clientRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	return []route{
 		{name: "client.list", method: get, path: pathOperator + "/clients", access: operator,
-			handle: (*Server).handleClientList},
+			handle: byOperator((*operators.Server).ClientList)},
 		{name: "client.drain", method: post, path: pathOperator + "/clients/:client_id/drain", access: operator,
-			handle: (*Server).handleClientDrain},
+			handle: byOperator((*operators.Server).ClientDrain)},
 		{name: "client.lost", method: post, path: pathOperator + "/clients/:client_id/lost", access: operator,
-			handle: (*Server).handleClientLost},
+			handle: byOperator((*operators.Server).ClientLost)},
 		{name: "client.enable", method: post, path: pathOperator + "/clients/:client_id/enable", access: operator,
-			handle: (*Server).handleClientEnable},
+			handle: byOperator((*operators.Server).ClientEnable)},
 	}
 }
 
@@ -214,11 +221,12 @@ func clientRoutes() []route {
 func nodeRoutes() []route {
 	const get = http.MethodGet
 	return []route{
-		{name: "node.log", method: get, path: pathOperator + "/log", access: operator, handle: (*Server).handleOperatorLog},
+		{name: "node.log", method: get, path: pathOperator + "/log", access: operator,
+			handle: byOperator((*operators.Server).NodeLog)},
 		{name: "node.profile", method: get, path: pathOperator + "/pprof/:profile", access: operator,
-			handle: (*Server).handleOperatorProfile},
+			handle: byOperator((*operators.Server).NodeProfile)},
 		{name: "node.debug", method: get, path: pathOperator + "/debug/:what", access: operator,
-			handle: (*Server).handleOperatorDebug},
+			handle: byOperator((*operators.Server).NodeDebug)},
 	}
 }
 
@@ -247,7 +255,8 @@ func ownedRoutes() []route {
 			access: operator, handle: (*Server).handleOperatorSandboxShares},
 		{name: "sandbox.operator_unshare", method: del, path: pathOperator + "/sandboxes/:sandbox_id/ports/:port/share",
 			access: operator, handle: (*Server).handleOperatorSandboxUnshare},
-		{name: "usage.list", method: get, path: pathOperator + "/usage", access: operator, handle: (*Server).handleUsageList},
+		{name: "usage.list", method: get, path: pathOperator + "/usage", access: operator,
+			handle: byOperator((*operators.Server).UsageList)},
 		{name: "conversation.operator_list", method: get, path: pathOperator + "/app-conversations", access: operator,
 			handle: (*Server).handleOperatorConversationList},
 		{name: "conversation.operator_get", method: get, path: pathOperator + "/app-conversations/:conversation_id",
@@ -255,4 +264,9 @@ func ownedRoutes() []route {
 		{name: "conversation.operator_delete", method: del, path: pathOperator + "/app-conversations/:conversation_id",
 			access: operator, handle: (*Server).handleOperatorConversationDelete},
 	}
+}
+
+// byOperator makes a handler of the API of one of the operators' routes.
+func byOperator(handle func(*operators.Server, *request.Call) (response.Response, error)) handler {
+	return func(s *Server, c *call) (response.Response, error) { return handle(s.operators, &c.Call) }
 }

@@ -60,12 +60,6 @@ func (s *Server) handleSandboxGet(c *call) (response.Response, error) {
 	return response.OK(items)
 }
 
-// Lengths of a new sandbox's id and key: 16 and 32 random bytes in base62.
-const (
-	sandboxIDLen  = 22
-	sandboxKeyLen = 43
-)
-
 // handleSandboxCreate handles POST /api/v1/sandboxes. It ignores a body.
 func (s *Server) handleSandboxCreate(c *call) (response.Response, error) {
 	spec := c.Query.Text("sandbox_spec_id", fsm.MaxName)
@@ -99,8 +93,8 @@ func (c *call) newSandbox(spec string) (fsm.Body, request.SecretWrites, error) {
 	}
 	// The agent server encrypts its data with a key of its own, so that the session key can change
 	// without making the data unreadable.
-	key, seal := apikey.Random(sandboxKeyLen), apikey.Random(sandboxKeyLen)
-	body := &fsm.SandboxCreateBody{ID: apikey.Random(sandboxIDLen), SpecID: spec, KeyHash: apikey.Hash(key)}
+	key, seal := apikey.Random(apikey.SandboxKeyLen), apikey.Random(apikey.SandboxKeyLen)
+	body := &fsm.SandboxCreateBody{ID: apikey.Random(apikey.SandboxIDLen), SpecID: spec, KeyHash: apikey.Hash(key)}
 	var writes request.SecretWrites
 	writes.Add(fsm.SandboxKeyPath(body.ID), fsm.MemberKey, key, &body.KeyRef)
 	writes.Alone()

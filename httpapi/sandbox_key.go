@@ -26,7 +26,7 @@ func (s *Server) handleOperatorSandboxRotateKey(c *call) (response.Response, err
 		if row != nil && (row.Member() || row.Desired == fsm.DesiredDeleted) {
 			row = nil
 		}
-		return row, c.operate(v, "rotate the key of a sandbox", id, owner)
+		return row, c.Operate(v, "rotate the key of a sandbox", id, owner)
 	}, true)
 }
 
@@ -62,7 +62,7 @@ func (c *call) newKey(row *fsm.Sandbox, operator bool) (fsm.Body, request.Secret
 	if err != nil {
 		return nil, request.SecretWrites{}, err
 	}
-	key := apikey.Random(sandboxKeyLen)
+	key := apikey.Random(apikey.SandboxKeyLen)
 	body := &fsm.SandboxRotateKeyBody{ID: row.ID, KeyHash: apikey.Hash(key), Operator: operator}
 	var writes request.SecretWrites
 	writes.Add(fsm.SandboxKeyPath(row.ID), fsm.MemberKey, key, &body.KeyRef)

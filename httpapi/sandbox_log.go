@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -23,9 +24,6 @@ const (
 // logGrace is how long a log is still followed after its sandbox was paused or deleted, to get the
 // task's last lines.
 const logGrace = 2 * time.Second
-
-// logWriteTime is how long a client may take to read a chunk.
-const logWriteTime = time.Minute
 
 // The streams of a task. streamAll is both.
 const (
@@ -126,7 +124,7 @@ func (s *Server) openLog(ctx context.Context, cluster, sandbox string, wanted lo
 	return joinStreams(streams)
 }
 
-// copyLog copies the log as it arrives. It ends when the client does not read for logWriteTime.
+// copyLog copies the log as it arrives. It ends when the client does not read for limits.ChunkTime.
 func copyLog(ctx context.Context, w http.ResponseWriter, log io.ReadCloser) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetWriteDeadline(time.Time{}) // a writer without deadlines has none to clear
@@ -142,7 +140,7 @@ func copyLog(ctx context.Context, w http.ResponseWriter, log io.ReadCloser) erro
 	for {
 		n, err := log.Read(chunk)
 		if n > 0 {
-			_ = rc.SetWriteDeadline(time.Now().Add(logWriteTime)) // without deadlines the write just waits
+			_ = rc.SetWriteDeadline(time.Now().Add(limits.ChunkTime)) // without deadlines the write just waits
 			if _, err := w.Write(chunk[:n]); err != nil || rc.Flush() != nil {
 				return nil // the client has left, or does not read
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
 )
 
 func TestSandboxAcceptWorkspace_OwnerAndOperator(t *testing.T) {
@@ -31,7 +32,7 @@ func TestSandbox_Create(t *testing.T) {
 	var sb struct{ ID string }
 	res.json(t, &sb)
 	entry := h.secrets.last("sandboxes/" + sb.ID + "/session")
-	if len(entry["key"]) != sandboxKeyLen || len(entry["secret_key"]) != sandboxKeyLen ||
+	if len(entry["key"]) != apikey.SandboxKeyLen || len(entry["secret_key"]) != apikey.SandboxKeyLen ||
 		entry["key"] == entry["secret_key"] {
 		t.Fatalf("session entry %v", entry)
 	}

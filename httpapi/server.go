@@ -20,6 +20,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/llm"
+	"bivouac.dev/bivouac/httpapi/operators"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -54,8 +55,8 @@ type Server struct {
 	models *llm.Gateway
 	// exposition is the node's metrics in Prometheus's text format.
 	exposition http.Handler
-	// packing holds a token for each snapshot being sent.
-	packing chan struct{}
+	// operators serves the routes of operators.
+	operators *operators.Server
 	// downloads has the conversations that are being downloaded, as user/id.
 	downloads sync.Map
 	// admission bounds the requests of one user.
@@ -82,7 +83,6 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		requests:   newRequestLog(),
 		refused:    newSampler(failuresPerSecond),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
-		packing:    make(chan struct{}, max(1, cfg.Snapshots.AtATime)),
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),
 		titles:     newTitleLimits(),
 		started:    time.Now(),
@@ -91,6 +91,10 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		Cluster: c, Secrets: secrets, Log: s.log, RequestTimeout: cfg.RequestTimeout,
 		Answers: limits.NewBudget(), Read: s.metrics.read,
 	}
+	s.operators = operators.New(cfg.Operator, operators.Node{
+		Cluster: c, Secrets: secrets, Log: s.log, ReadEntry: s.calls.ReadEntry, Installation: s.installation,
+		MaxUpload: func() int64 { return s.live.Load().MaxUpload }, Draining: s.draining.Load,
+	})
 	s.shared.Store(s.newShared(s.installation(fsm.NewStore().View()), 0))
 	s.lastRequest.Store(s.started.UnixNano())
 	s.live.Store(&live{Reloadable: cfg.Reloadable(), rates: limits.NewRates(cfg.RatePerSecond)})

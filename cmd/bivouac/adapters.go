@@ -30,7 +30,7 @@ type clientLister interface {
 	TryMove(ctx context.Context, from string, avoid []string, sandboxes []*fsm.Sandbox) error
 }
 
-// sandboxClients implements httpapi.Clients with a runner's clients.
+// sandboxClients implements operators.Clients with a runner's clients.
 type sandboxClients struct{ lister clientLister }
 
 // Clients lists the clients.

@@ -119,7 +119,7 @@ func newApp(p parts) (_ *app, err error) {
 
 	kept := newSecretStore(p.secrets, store.View, log)
 	if a.backups = newBackups(p, node, log); a.backups != nil {
-		kept.backups, p.api.Backups = a.backups, a.backups
+		kept.backups, p.api.Operator.Backups = a.backups, a.backups
 	}
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
 	p.scheduler.SecretPlace, p.scheduler.ClocksAgree = p.secrets.Place(), node.ClocksAgree
@@ -136,22 +136,23 @@ func newApp(p parts) (_ *app, err error) {
 	}
 
 	a.touches = scheduler.NewTouches(node, log)
-	p.api.Proxy.Activity, p.api.Membership = a.touches, node
+	p.api.Proxy.Activity, p.api.Operator.Membership = a.touches, node
 	if logs, can := p.runner.(scheduler.Logs); can {
 		p.api.Logs = sandboxLogs{logs}
 	}
 	if clients, can := p.runner.(clientLister); can {
-		p.api.Clients = sandboxClients{clients}
+		p.api.Operator.Clients = sandboxClients{clients}
 	}
-	p.api.Snapshots.Restorer, p.api.Snapshots.Surroundings = node, surroundings{p.runner, kept}
-	p.api.Snapshots.States, p.api.Snapshots.Dir, p.api.Snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
+	snapshots := &p.api.Operator.Snapshots
+	snapshots.Restorer, snapshots.Surroundings = node, surroundings{p.runner, kept}
+	snapshots.States, snapshots.Dir, snapshots.Version = node, p.cluster.DataDir, readBuildInfo().Version
 	a.differs = func(v *fsm.View) []fsm.Difference { return seedDifferences(v, p.scheduler.Installation, p.seeds) }
-	p.api.OrphanRetention = p.scheduler.OrphanRetention
-	p.api.Differs = differenceTexts(a.differs)
+	p.api.Operator.OrphanRetention = p.scheduler.OrphanRetention
+	p.api.Operator.Differs = differenceTexts(a.differs)
 	a.dates = newCertificates(p.certificates, node.Credentials(), p.cluster.TLS, log, p.registry)
 	p.api.Expired = a.dates.expiredNames
-	self.dates, self.differs = a.dates, p.api.Differs
-	p.api.Report, p.api.Observer = node.Report, node
+	self.dates, self.differs = a.dates, p.api.Operator.Differs
+	p.api.Operator.Report, p.api.Operator.Observer = node.Report, node
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	if a.api, err = httpapi.New(p.api, node, kept, agentServers{agents}); err != nil {
 		return nil, err

@@ -228,8 +228,9 @@ func defaultConfig() Config {
 			PauseGrace:     sched.PauseGrace,
 			PlacementGrace: sched.PlacementGrace, OrphanRetention: sched.OrphanRetention, URL: api.SandboxURL,
 			Wake: api.Proxy.Wake, MaxStale: api.Proxy.MaxStale},
-		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Snapshots.MaxUpload, RatePerSecond: defaultRate,
-			ConnectionsPerAddress: api.MaxConnectionsPerAddress, User: user, Installation: all, OnLimit: fsm.OnLimitRefuse},
+		Limits: LimitsConfig{BodySize: api.MaxBodyBytes, SnapshotSize: api.Operator.Snapshots.MaxUpload,
+			RatePerSecond: defaultRate, ConnectionsPerAddress: api.MaxConnectionsPerAddress,
+			User: user, Installation: all, OnLimit: fsm.OnLimitRefuse},
 		Git: GitConfig{VerifyTokens: api.Git.VerifyTokens}, LLM: LLMConfig{Gateway: true},
 		Log: LogConfig{Level: "info", Format: "text"},
 	}

@@ -23,7 +23,7 @@ type surroundings struct {
 // readsAtOnce bounds the concurrent reads of the secret store.
 const readsAtOnce = 8
 
-// Differences implements httpapi.Surroundings.
+// Differences implements operators.Surroundings.
 func (s surroundings) Differences(ctx context.Context, v *fsm.View) wire.Differences {
 	d := wire.Differences{
 		Unknown:  []string{},

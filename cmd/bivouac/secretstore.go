@@ -16,7 +16,7 @@ import (
 const secretRetryAfter = 5 * time.Second
 
 // secretStore adapts a secrets.Store to the types and errors of the other packages, for one
-// node. It implements scheduler.Secrets and httpapi.Secrets and stores the node's mark.
+// node. It implements scheduler.Secrets and request.Secrets and stores the node's mark.
 type secretStore struct {
 	store *secrets.Guard
 	// view returns the node's newest view, for births and the cluster's id.

@@ -260,7 +260,7 @@ func (c Config) apiConfig() (httpapi.Config, error) {
 	api := httpapi.DefaultConfig()
 	api.DrainTimeout = c.HTTP.DrainTimeout
 	api.MaxBodyBytes, api.RatePerSecond = c.Limits.BodySize, c.Limits.RatePerSecond
-	api.Snapshots.MaxUpload = c.Limits.SnapshotSize
+	api.Operator.Snapshots.MaxUpload = c.Limits.SnapshotSize
 	api.MaxConnections = cmp.Or(c.Limits.Connections, api.MaxConnections)
 	api.MaxConnectionsPerAddress = c.Limits.ConnectionsPerAddress
 	for _, s := range c.Limits.TrustedProxies {

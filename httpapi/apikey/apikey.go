@@ -23,6 +23,12 @@ const (
 	keyLen    = len(Prefix) + LookupLen + 1 + SecretLen
 )
 
+// Lengths of a new sandbox's id and key: 16 and 32 random bytes in base62.
+const (
+	SandboxIDLen  = 22
+	SandboxKeyLen = 43
+)
+
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 // Key is a parsed API key. Value is the key itself, which only its owner keeps. The cluster stores

@@ -1,6 +1,9 @@
 package limits
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // The bounds of large answers, in bytes (API.md, "Paging").
 const (
@@ -49,3 +52,6 @@ func (b *Budget) Used() int {
 	defer b.mu.Unlock()
 	return b.all
 }
+
+// ChunkTime is how long a client may take to read a chunk of a stream.
+const ChunkTime = time.Minute

@@ -54,8 +54,8 @@ type Call struct {
 	Key string
 	// Index is the log index that the response is based on.
 	Index uint64
-	// Acted is set when the log has the operator's act.
-	Acted bool
+	// acted is set when the log has the operator's act.
+	acted bool
 	// confirmed is set when a linearizable view of this request has accepted the key.
 	confirmed bool
 

@@ -100,3 +100,18 @@ func ErrBatch(what string, n int) *response.HTTPError {
 	return response.Error(http.StatusBadRequest,
 		fmt.Sprintf("Cannot request more than %d %s at once, got %d", MaxBatch, what, n))
 }
+
+// Operate allows an operator's act on what a user has, and logs it with the id of the key. object
+// and owner are "" where it is about many.
+func (c *Call) Operate(v *fsm.View, act, object, owner string) error {
+	if !v.Active(fsm.VersionAccess) {
+		return fsm.NeedsVersion("an operator's act on a sandbox or conversation", fsm.VersionAccess, v.ProtocolVersion())
+	}
+	c.acted = true
+	c.server.Log.Info("operator acts for a user", "act", act, "key", c.KeyID(v), "operator", c.Caller.User,
+		"object", object, "owner", owner, "request", InfoOf(c.Request.Context()).ID)
+	return nil
+}
+
+// Acted reports whether Operate has logged the operator's act.
+func (c *Call) Acted() bool { return c.acted }

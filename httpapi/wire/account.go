@@ -1,5 +1,7 @@
 package wire
 
+import "bivouac.dev/bivouac/fsm"
+
 // APIKey is an API key in the operator API, without its value.
 type APIKey struct {
 	ID          int    `json:"id"`
@@ -79,3 +81,6 @@ type ModelUsage struct {
 	// MeanSeconds is how long a request took, answer included.
 	MeanSeconds float64 `json:"mean_seconds"`
 }
+
+// Dollars converts a cost of the state to US dollars.
+func Dollars(cost int64) float64 { return float64(cost) / fsm.Dollar }

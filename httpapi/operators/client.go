@@ -1,7 +1,6 @@
-package httpapi
+package operators
 
 import (
-	"context"
 	"slices"
 
 	"bivouac.dev/bivouac/fsm"
@@ -10,17 +9,8 @@ import (
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// Clients knows the machines that run sandboxes. cmd adapts the runner.
-type Clients interface {
-	// Clients lists them, by id, with the sandboxes of this cluster whose workspace each has.
-	Clients(ctx context.Context, clusterID string) ([]wire.SandboxClient, error)
-	// TryMove is nil when the workspaces of sandboxes could be moved off a client now, to clients that are
-	// none of avoid. It leaves nothing, and takes seconds.
-	TryMove(ctx context.Context, from string, avoid []string, sandboxes []*fsm.Sandbox) error
-}
-
-// statusReady is Nomad's status of a client that answers.
-const statusReady = "ready"
+// StatusReady is Nomad's status of a client that answers.
+const StatusReady = "ready"
 
 func newDrainBody(m fsm.ClientMark) wire.DrainProgress {
 	return wire.DrainProgress{Drain: wire.OrNull(m.Drain), Stays: wire.OrEmpty(m.Stays), Failure: wire.OrNull(m.Failure)}
@@ -59,12 +49,12 @@ func sandboxesOn(c wire.SandboxClient, v *fsm.View) (list []*fsm.Sandbox) {
 }
 
 // clients lists the clients, with those that are marked and that Nomad has forgotten.
-func (c *call) clients(v *fsm.View) ([]wire.SandboxClient, error) {
-	if c.server.cfg.Clients == nil {
+func (s *Server) clients(c *request.Call, v *fsm.View) ([]wire.SandboxClient, error) {
+	if s.cfg.Clients == nil {
 		return nil, fsm.Errorf(fsm.CodeConflict, "this installation runs sandboxes as local "+
 			"processes: it has no Nomad clients")
 	}
-	list, err := c.server.cfg.Clients.Clients(c.Ctx(), v.ClusterID())
+	list, err := s.cfg.Clients.Clients(c.Ctx(), v.ClusterID())
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +70,13 @@ func (c *call) clients(v *fsm.View) ([]wire.SandboxClient, error) {
 	return list, nil
 }
 
-// handleClientList handles GET /api/v1/operator/clients.
-func (s *Server) handleClientList(c *call) (response.Response, error) {
+// ClientList handles GET /api/v1/operator/clients.
+func (s *Server) ClientList(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
 	}
-	list, err := c.clients(v)
+	list, err := s.clients(c, v)
 	if err != nil {
 		return response.Response{}, err
 	}
@@ -97,13 +87,13 @@ func (s *Server) handleClientList(c *call) (response.Response, error) {
 	return response.OK(wire.NewPage(items, ""))
 }
 
-// handleClientDrain handles POST /api/v1/operator/clients/{client_id}/drain: what runs there is
+// ClientDrain handles POST /api/v1/operator/clients/{client_id}/drain: what runs there is
 // paused, its workspaces are moved to other clients, and it is resumed there. It is refused where that
 // can't be done.
-func (s *Server) handleClientDrain(c *call) (response.Response, error) {
+func (s *Server) ClientDrain(c *request.Call) (response.Response, error) {
 	return s.markClient(c, fsm.ClientDraining, func(v *fsm.View, this wire.SandboxClient, others int) error {
 		switch {
-		case this.Status != statusReady:
+		case this.Status != StatusReady:
 			return fsm.Errorf(fsm.CodeConflict,
 				"Nomad says that the client %s is %s: what it has can't be read now; if it is gone for good, mark it as lost",
 				this.ID, this.Status)
@@ -113,7 +103,7 @@ func (s *Server) handleClientDrain(c *call) (response.Response, error) {
 		case v.ClientMark(this.ID) == fsm.ClientLost:
 			return nil // the state refuses it
 		}
-		if err := c.tryMove(v, this); err != nil {
+		if err := s.tryMove(c, v, this); err != nil {
 			return fsm.Errorf(fsm.CodeConflict, "the client %s can't be drained now, and nothing was paused: %s", this.ID, err)
 		}
 		return nil
@@ -122,7 +112,7 @@ func (s *Server) handleClientDrain(c *call) (response.Response, error) {
 
 // tryMove asks whether all workspaces of a client could be moved. What is deleted, and members of warm
 // pools, need not be.
-func (c *call) tryMove(v *fsm.View, this wire.SandboxClient) error {
+func (s *Server) tryMove(c *request.Call, v *fsm.View, this wire.SandboxClient) error {
 	list := slices.DeleteFunc(sandboxesOn(this, v), func(sb *fsm.Sandbox) bool {
 		return sb.Desired == fsm.DesiredDeleted ||
 			sb.Member()
@@ -134,14 +124,14 @@ func (c *call) tryMove(v *fsm.View, this wire.SandboxClient) error {
 	for _, m := range v.ClientMarks() {
 		avoid = append(avoid, m.ID)
 	}
-	return c.server.cfg.Clients.TryMove(c.Ctx(), this.ID, avoid, list)
+	return s.cfg.Clients.TryMove(c.Ctx(), this.ID, avoid, list)
 }
 
-// handleClientLost handles POST /api/v1/operator/clients/{client_id}/lost: the machine is gone for
+// ClientLost handles POST /api/v1/operator/clients/{client_id}/lost: the machine is gone for
 // good, and its workspaces come back from their copies. It is refused while Nomad reaches the client.
-func (s *Server) handleClientLost(c *call) (response.Response, error) {
+func (s *Server) ClientLost(c *request.Call) (response.Response, error) {
 	return s.markClient(c, fsm.ClientLost, func(_ *fsm.View, this wire.SandboxClient, _ int) error {
-		if this.Status == statusReady || this.Status == "initializing" {
+		if this.Status == StatusReady || this.Status == "initializing" {
 			return fsm.Errorf(fsm.CodeConflict, "Nomad reaches the client %s (%s): it is not lost; drain it instead", this.ID,
 				this.Status)
 		}
@@ -149,15 +139,15 @@ func (s *Server) handleClientLost(c *call) (response.Response, error) {
 	})
 }
 
-// handleClientEnable handles POST /api/v1/operator/clients/{client_id}/enable: it ends the mark.
-func (s *Server) handleClientEnable(c *call) (response.Response, error) {
+// ClientEnable handles POST /api/v1/operator/clients/{client_id}/enable: it ends the mark.
+func (s *Server) ClientEnable(c *request.Call) (response.Response, error) {
 	return s.markClient(c, "", func(*fsm.View, wire.SandboxClient, int) error { return nil })
 }
 
 // markClient marks a client that Nomad or the state knows, if may allows it. others counts the other
 // clients that take jobs and are not marked.
 func (s *Server) markClient(
-	c *call,
+	c *request.Call,
 	mark string,
 	may func(v *fsm.View, this wire.SandboxClient, others int) error,
 ) (response.Response, error) {
@@ -171,21 +161,21 @@ func (s *Server) markClient(
 			return nil, request.SecretWrites{},
 				fsm.NeedsVersion("marking a Nomad client", fsm.VersionClients, v.ProtocolVersion())
 		}
-		this, others, err := c.client(v, id)
+		this, others, err := s.client(c, v, id)
 		if err != nil {
 			return nil, request.SecretWrites{}, err
 		}
 		if err := may(v, this, others); err != nil {
 			return nil, request.SecretWrites{}, err
 		}
-		s.log.Warn("operator marks a Nomad client", "key", c.KeyID(v), "operator", c.Caller.User, "object", id, "act", mark)
+		s.Log.Warn("operator marks a Nomad client", "key", c.KeyID(v), "operator", c.Caller.User, "object", id, "act", mark)
 		return &fsm.ClientMarkBody{ID: id, Mark: mark}, request.SecretWrites{}, nil
 	}, func(fsm.Result) (response.Response, error) { return response.OK(wire.Success{Success: true}) })
 }
 
 // client returns a client, and how many others take jobs and are not marked.
-func (c *call) client(v *fsm.View, id string) (this wire.SandboxClient, others int, err error) {
-	list, err := c.clients(v)
+func (s *Server) client(c *request.Call, v *fsm.View, id string) (this wire.SandboxClient, others int, err error) {
+	list, err := s.clients(c, v)
 	if err != nil {
 		return this, 0, err
 	}
@@ -193,7 +183,7 @@ func (c *call) client(v *fsm.View, id string) (this wire.SandboxClient, others i
 	for _, one := range list {
 		if one.ID == id {
 			this, found = one, true
-		} else if one.Eligible && one.Status == statusReady && v.ClientMark(one.ID) == "" {
+		} else if one.Eligible && one.Status == StatusReady && v.ClientMark(one.ID) == "" {
 			others++
 		}
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"time"
@@ -30,8 +30,8 @@ func newRemovals(v *fsm.View, now time.Time) []wire.Removal {
 	return list
 }
 
-// handleHoldGet handles GET /api/v1/operator/hold.
-func (s *Server) handleHoldGet(c *call) (response.Response, error) {
+// HoldGet handles GET /api/v1/operator/hold.
+func (s *Server) HoldGet(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
@@ -110,9 +110,9 @@ func adopted(ranges []fsm.Adopted, b fsm.Birth) bool {
 	return false
 }
 
-// handleHoldRelease handles POST /api/v1/operator/hold/release. {"index": N} releases only the hold
+// HoldRelease handles POST /api/v1/operator/hold/release. {"index": N} releases only the hold
 // that began at N, the one the caller has seen.
-func (s *Server) handleHoldRelease(c *call) (response.Response, error) {
+func (s *Server) HoldRelease(c *request.Call) (response.Response, error) {
 	index := c.Object().Integer("index")
 	if err := c.Check(); err != nil {
 		return response.Response{}, err

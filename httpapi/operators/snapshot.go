@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"errors"
@@ -11,48 +11,9 @@ import (
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
-
-// SnapshotConfig configures saving and restoring the whole state.
-type SnapshotConfig struct {
-	// States reads the state; nil disables saving.
-	States States
-	// Restorer replaces the state; nil disables restoring.
-	Restorer Restorer
-	// Surroundings compares the restored state with what runs; nil skips that.
-	Surroundings Surroundings
-	// MaxUpload limits the size of a restored file, in bytes.
-	MaxUpload int64
-	// Dir holds the compressed file while it is transferred; "" is the system's directory for
-	// temporary files.
-	Dir string
-	// Version is this program's version, for the file's manifest.
-	Version string
-	// AtATime limits the concurrent downloads; further ones get 503.
-	AtATime int
-	// Slack and BytesPerSecond limit slow transfers: a transfer may take Slack plus its length at
-	// that rate.
-	Slack          time.Duration
-	BytesPerSecond int
-}
-
-// defaultSnapshots returns the documented defaults.
-func defaultSnapshots() SnapshotConfig {
-	return SnapshotConfig{MaxUpload: 16 << 30, AtATime: 2, Slack: time.Minute, BytesPerSecond: 64 << 10}
-}
-
-// validate returns an error for the first invalid field.
-func (c SnapshotConfig) validate() error {
-	if c.MaxUpload < 1 {
-		return fmt.Errorf("Snapshots.MaxUpload (%d) must be positive", c.MaxUpload)
-	}
-	if c.AtATime < 1 || c.Slack <= 0 || c.BytesPerSecond < 1 {
-		return fmt.Errorf("Snapshots.AtATime (%d), Slack (%s) and BytesPerSecond (%d) must be positive", c.AtATime, c.Slack,
-			c.BytesPerSecond)
-	}
-	return nil
-}
 
 const (
 	typeTar = "application/x-tar"
@@ -60,9 +21,9 @@ const (
 	snapshotRetryAfter = 10 * time.Second
 )
 
-// handleSnapshotSave handles GET /api/v1/operator/snapshot: the whole state at one index, as a file
+// SnapshotSave handles GET /api/v1/operator/snapshot: the whole state at one index, as a file
 // of package snapshotfile. It has its own time limit.
-func (s *Server) handleSnapshotSave(c *call) (response.Response, error) {
+func (s *Server) SnapshotSave(c *request.Call) (response.Response, error) {
 	states := s.cfg.Snapshots.States
 	if states == nil {
 		return response.Response{}, response.Error(http.StatusNotImplemented, "This installation gives out no snapshots")
@@ -94,7 +55,7 @@ func (s *Server) handleSnapshotSave(c *call) (response.Response, error) {
 	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
 		defer func() { <-s.packing }()
 		info := snapshotfile.Info{Created: c.Now, Reason: snapshotfile.ReasonSave, Version: s.cfg.Snapshots.Version,
-			Node: s.cluster.Status().Node, Stale: consistency == cluster.Stale}
+			Node: s.Cluster.Status().Node, Stale: consistency == cluster.Stale}
 		return s.sendSnapshot(w, c.Request, info, snapshot)
 	}}, nil
 }

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -22,17 +23,17 @@ const (
 	restoreKeysSuspend = "suspend"
 )
 
-// handleSnapshotRestore handles POST /api/v1/operator/restore. The body is a file of package
+// SnapshotRestore handles POST /api/v1/operator/restore. The body is a file of package
 // snapshotfile; its state replaces the cluster's. keys=keep|suspend is required; the caller's own
 // key stays valid. A cluster that has a state refuses, because the restore would lose it, unless
 // force is set. The body has its own limits of size and time.
-func (s *Server) handleSnapshotRestore(c *call) (response.Response, error) {
+func (s *Server) SnapshotRestore(c *request.Call) (response.Response, error) {
 	restorer := s.cfg.Snapshots.Restorer
 	if restorer == nil {
 		return response.Response{}, response.Error(http.StatusNotImplemented, "This installation restores no snapshots")
 	}
 	keys, _ := c.Query.Last("keys")
-	options := cluster.RestoreOptions{SuspendKeys: keys == restoreKeysSuspend, Force: c.flag("force")}
+	options := cluster.RestoreOptions{SuspendKeys: keys == restoreKeysSuspend, Force: isOn(c, "force")}
 	if keys != restoreKeysKeep && keys != restoreKeysSuspend {
 		c.Problems.Value([]string{"query", "keys"},
 			"must be keep or suspend: keys that were revoked since the backup come back with it", decode.Echo(keys, true))
@@ -64,7 +65,7 @@ func (s *Server) handleSnapshotRestore(c *call) (response.Response, error) {
 	c.Index = done.Index
 	report := wire.RestoreReport{Restored: done}
 	if around := s.cfg.Snapshots.Surroundings; around != nil {
-		if v, err := s.cluster.View(c.Request.Context(), cluster.Stale); err == nil {
+		if v, err := s.Cluster.View(c.Request.Context(), cluster.Stale); err == nil {
 			ctx, cancel := context.WithTimeout(c.Request.Context(), differencesTimeout)
 			defer cancel()
 			d := around.Differences(ctx, v)
@@ -77,16 +78,16 @@ func (s *Server) handleSnapshotRestore(c *call) (response.Response, error) {
 // differencesTimeout limits the comparison after a restore.
 const differencesTimeout = 30 * time.Second
 
-// flag reads a query parameter that is on if it is empty or true.
-func (c *call) flag(name string) bool {
+// isOn reads a query parameter that is on if it is empty or true.
+func isOn(c *request.Call, name string) bool {
 	s, sent := c.Query.Last(name)
 	off, fault := decode.ToBool(s)
 	return sent && (s == "" || fault == nil && off)
 }
 
 // receiveSnapshot writes the body to scratch, within the limits of size and rate.
-func (s *Server) receiveSnapshot(c *call, scratch io.Writer) error {
-	limit := s.live.Load().MaxUpload
+func (s *Server) receiveSnapshot(c *request.Call, scratch io.Writer) error {
+	limit := s.MaxUpload()
 	tooLarge := response.Error(http.StatusRequestEntityTooLarge,
 		fmt.Sprintf("The file is larger than %d bytes (limits { snapshot_size })", limit))
 	if c.Request.ContentLength > limit {

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"bivouac.dev/bivouac/fsm"
@@ -8,8 +8,8 @@ import (
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// handleOrphanList handles GET /api/v1/operator/orphans.
-func (s *Server) handleOrphanList(c *call) (response.Response, error) {
+// OrphanList handles GET /api/v1/operator/orphans.
+func (s *Server) OrphanList(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
@@ -32,9 +32,9 @@ func (s *Server) handleOrphanList(c *call) (response.Response, error) {
 	return response.OK(wire.NewPage(items, ""))
 }
 
-// handleOrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
+// OrphanDelete handles DELETE /api/v1/operator/orphans/{kind}/{id}: the leader removes it
 // without waiting for the retention.
-func (s *Server) handleOrphanDelete(c *call) (response.Response, error) {
+func (s *Server) OrphanDelete(c *request.Call) (response.Response, error) {
 	body := &fsm.OrphanDeleteBody{Kind: c.Params.ByName("kind"), Sandbox: c.Params.ByName("id")}
 	if fsm.Validate(body) != nil {
 		return response.Response{}, response.NotFound()
@@ -54,9 +54,9 @@ func (s *Server) handleOrphanDelete(c *call) (response.Response, error) {
 	return response.OK(wire.Success{Success: true})
 }
 
-// handleOrphanRestore handles POST /api/v1/operator/orphans/{kind}/{id}/restore: what a lost client has
+// OrphanRestore handles POST /api/v1/operator/orphans/{kind}/{id}/restore: what a lost client has
 // becomes a sandbox of its owner.
-func (s *Server) handleOrphanRestore(c *call) (response.Response, error) {
+func (s *Server) OrphanRestore(c *request.Call) (response.Response, error) {
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}
@@ -74,13 +74,13 @@ func (s *Server) handleOrphanRestore(c *call) (response.Response, error) {
 		if kind != fsm.OrphanLost || o == nil {
 			return nil, request.SecretWrites{}, response.NotFound()
 		}
-		if err := c.operate(v, "restore what a lost client has of a sandbox", o.Sandbox, o.Owner); err != nil {
+		if err := c.Operate(v, "restore what a lost client has of a sandbox", o.Sandbox, o.Owner); err != nil {
 			return nil, request.SecretWrites{}, err
 		}
 		if over := v.RestoreAdmission(volume, c.Now); over != nil {
 			return nil, request.SecretWrites{}, over
 		}
-		return c.newRestore(v, o)
+		return s.newRestore(c, v, o)
 	}, func(res fsm.Result) (response.Response, error) {
 		if res.Sandbox == nil {
 			return response.Response{}, request.ErrEmptyResult(fsm.OrphanRestore)
@@ -91,10 +91,10 @@ func (s *Server) handleOrphanRestore(c *call) (response.Response, error) {
 
 // newRestore builds the command and the new sandbox's key. The agent server's data is encrypted with the
 // former sandbox's second key, which goes along where it still exists.
-func (c *call) newRestore(v *fsm.View, o *fsm.Orphan) (fsm.Body, request.SecretWrites, error) {
-	key, seal := apikey.Random(sandboxKeyLen), apikey.Random(sandboxKeyLen)
+func (s *Server) newRestore(c *request.Call, v *fsm.View, o *fsm.Orphan) (fsm.Body, request.SecretWrites, error) {
+	key, seal := apikey.Random(apikey.SandboxKeyLen), apikey.Random(apikey.SandboxKeyLen)
 	if former := v.SandboxAny(o.Sandbox); former != nil && former.UserID == o.Owner {
-		entry, err := c.server.calls.ReadEntry(c.Ctx(), former.KeyRef)
+		entry, err := s.ReadEntry(c.Ctx(), former.KeyRef)
 		if err != nil {
 			return nil, request.SecretWrites{}, err
 		}
@@ -102,7 +102,7 @@ func (c *call) newRestore(v *fsm.View, o *fsm.Orphan) (fsm.Body, request.SecretW
 			seal = entry[fsm.MemberSecretKey]
 		}
 	}
-	body := &fsm.OrphanRestoreBody{Volume: o.Volume, ID: apikey.Random(sandboxIDLen), KeyHash: apikey.Hash(key)}
+	body := &fsm.OrphanRestoreBody{Volume: o.Volume, ID: apikey.Random(apikey.SandboxIDLen), KeyHash: apikey.Hash(key)}
 	var writes request.SecretWrites
 	writes.Add(fsm.SandboxKeyPath(body.ID), fsm.MemberKey, key, &body.KeyRef)
 	writes.Alone()

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"encoding/json"
@@ -15,8 +15,8 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
-// handleSpecList handles GET /api/v1/operator/specs.
-func (s *Server) handleSpecList(c *call) (response.Response, error) {
+// SpecList handles GET /api/v1/operator/specs.
+func (s *Server) SpecList(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
@@ -33,9 +33,9 @@ func (s *Server) handleSpecList(c *call) (response.Response, error) {
 	return response.OK(b)
 }
 
-// handleSpecPool handles POST /api/v1/operator/specs/{id}/pool: {"size": 3} sets the size of the
+// SpecPool handles POST /api/v1/operator/specs/{id}/pool: {"size": 3} sets the size of the
 // spec's warm pool. Ids may contain slashes.
-func (s *Server) handleSpecPool(c *call) (response.Response, error) {
+func (s *Server) SpecPool(c *request.Call) (response.Response, error) {
 	id, named := strings.CutSuffix(strings.TrimPrefix(c.Params.ByName("id"), "/"), "/pool")
 	if !named {
 		return response.Response{}, response.NotFound()
@@ -52,23 +52,23 @@ func (s *Server) handleSpecPool(c *call) (response.Response, error) {
 	return out, response.NotFoundAs(err, "Sandbox Spec not found")
 }
 
-// handleSpecApply handles POST /api/v1/operator/specs: {"specs": [fsm.Spec, …], "replace": bool}.
+// SpecApply handles POST /api/v1/operator/specs: {"specs": [fsm.Spec, …], "replace": bool}.
 // The cluster sets position and creation time.
-func (s *Server) handleSpecApply(c *call) (response.Response, error) {
+func (s *Server) SpecApply(c *request.Call) (response.Response, error) {
 	o := c.Object()
-	body := &fsm.SpecApplyBody{Specs: readSpecs(o), Replace: o.BooleanOr("replace", false)}
+	body := &fsm.SpecApplyBody{Specs: ReadSpecs(o), Replace: o.BooleanOr("replace", false)}
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}
 	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
-		return body, request.SecretWrites{}, c.mayHaveAgents(body.Specs)
+		return body, request.SecretWrites{}, s.mayHaveAgents(c, body.Specs)
 	}, func(fsm.Result) (response.Response, error) {
 		return response.OK(wire.Success{Success: true})
 	})
 }
 
 // mayHaveAgents refuses agents of specs below fsm.VersionAgents, where Apply does not keep them.
-func (c *call) mayHaveAgents(specs []fsm.Spec) error {
+func (s *Server) mayHaveAgents(c *request.Call, specs []fsm.Spec) error {
 	if !slices.ContainsFunc(specs, func(s fsm.Spec) bool { return len(s.Agents) > 0 || s.AllowAgentCommand }) {
 		return nil
 	}
@@ -82,9 +82,9 @@ func (c *call) mayHaveAgents(specs []fsm.Spec) error {
 	return nil
 }
 
-// readSpecs decodes specs with fsm's own JSON. fsm's Validate checks them, and only operators send
+// ReadSpecs decodes specs with fsm's own JSON. fsm's Validate checks them, and only operators send
 // them.
-func readSpecs(o decode.Object) []fsm.Spec {
+func ReadSpecs(o decode.Object) []fsm.Spec {
 	if !o.Require("specs") || !o.NotNull("specs", decode.KindList) {
 		return nil
 	}
@@ -133,8 +133,8 @@ func remarshal(v, into any) error {
 	return nil
 }
 
-// handleSpecDelete handles DELETE /api/v1/operator/specs/{id}. Ids may contain slashes.
-func (s *Server) handleSpecDelete(c *call) (response.Response, error) {
+// SpecDelete handles DELETE /api/v1/operator/specs/{id}. Ids may contain slashes.
+func (s *Server) SpecDelete(c *request.Call) (response.Response, error) {
 	body := &fsm.SpecDeleteBody{ID: strings.TrimPrefix(c.Params.ByName("id"), "/")}
 	if fsm.Validate(body) != nil {
 		return response.Response{}, response.NotFound()

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/limits"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
 
@@ -24,16 +26,16 @@ const (
 const followPause = 100 * time.Millisecond
 
 // observe asks a node of the query about itself.
-func (c *call) observe(ctx context.Context, node string, o cluster.Observation) ([]byte, error) {
-	if c.server.cfg.Observer == nil {
+func (s *Server) observe(c *request.Call, ctx context.Context, node string, o cluster.Observation) ([]byte, error) {
+	if s.cfg.Observer == nil {
 		return nil, response.Error(http.StatusNotImplemented, "This node can't be observed")
 	}
 	by := cluster.Operator{UserID: c.Caller.User, Lookup: c.Caller.Credential.Lookup, Key: c.Caller.Key}
-	return c.server.cfg.Observer.Observe(cluster.AsOperator(ctx, by), node, o)
+	return s.cfg.Observer.Observe(cluster.AsOperator(ctx, by), node, o)
 }
 
-// handleOperatorLog handles GET /api/v1/operator/log: the lines of a node's log from now on.
-func (s *Server) handleOperatorLog(c *call) (response.Response, error) {
+// NodeLog handles GET /api/v1/operator/log: the lines of a node's log from now on.
+func (s *Server) NodeLog(c *request.Call) (response.Response, error) {
 	node := c.Query.Text("node", fsm.MaxName)
 	o := cluster.Observation{
 		Kind: cluster.ObserveLog, Session: uuid.NewString(),
@@ -46,18 +48,20 @@ func (s *Server) handleOperatorLog(c *call) (response.Response, error) {
 	if err := c.Confirm(); err != nil {
 		return response.Response{}, err
 	}
-	first, err := c.observe(c.Ctx(), decode.OrZero(node), o)
+	first, err := s.observe(c, c.Ctx(), decode.OrZero(node), o)
 	if err != nil {
 		return response.Response{}, err
 	}
 	return response.Response{
 		Status: http.StatusOK,
-		Stream: func(w http.ResponseWriter) error { return c.followLog(w, decode.OrZero(node), o, first) },
+		Stream: func(w http.ResponseWriter) error { return s.followLog(c, w, decode.OrZero(node), o, first) },
 	}, nil
 }
 
 // followLog writes lines until the client leaves, the node stops, or the key is no longer good.
-func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observation, lines []byte) error {
+func (s *Server) followLog(
+	c *request.Call, w http.ResponseWriter, node string, o cluster.Observation, lines []byte,
+) error {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{}) // a writer without deadlines has none to clear
 	w.Header().Set("Content-Type", response.TypeText)
@@ -65,7 +69,7 @@ func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observati
 	w.WriteHeader(http.StatusOK)
 	ctx := c.Request.Context()
 	for {
-		_ = rc.SetWriteDeadline(time.Now().Add(logWriteTime)) // likewise
+		_ = rc.SetWriteDeadline(time.Now().Add(limits.ChunkTime)) // likewise
 		if _, err := w.Write(lines); err != nil || rc.Flush() != nil {
 			return nil // the client has left, or does not read
 		}
@@ -74,45 +78,45 @@ func (c *call) followLog(w http.ResponseWriter, node string, o cluster.Observati
 			return nil
 		case <-time.After(followPause):
 		}
-		if c.server.draining.Load() {
+		if s.Draining() {
 			return nil
 		}
 		if _, err := c.ViewWith(cluster.Stale); err != nil {
 			return nil //nolint:nilerr // the key is gone, and the client can't be told
 		}
 		var err error
-		if lines, err = c.observe(ctx, node, o); err != nil && ctx.Err() == nil {
+		if lines, err = s.observe(c, ctx, node, o); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("following the log of %q: %w", node, err)
 		}
 	}
 }
 
-// handleOperatorProfile handles GET /api/v1/operator/pprof/{profile}.
-func (s *Server) handleOperatorProfile(c *call) (response.Response, error) {
+// NodeProfile handles GET /api/v1/operator/pprof/{profile}.
+func (s *Server) NodeProfile(c *request.Call) (response.Response, error) {
 	node := c.Query.Text("node", fsm.MaxName)
 	seconds := c.Query.Integer("seconds", defaultProfileSeconds, 0, maxProfileSeconds)
-	return c.observed(decode.OrZero(node),
+	return s.observed(c, decode.OrZero(node),
 		cluster.Observation{Kind: cluster.ObserveProfile, Name: c.Params.ByName("profile"), Seconds: int(seconds)})
 }
 
-// handleOperatorDebug handles GET /api/v1/operator/debug/{what}: a node's metrics or configuration.
-func (s *Server) handleOperatorDebug(c *call) (response.Response, error) {
+// NodeDebug handles GET /api/v1/operator/debug/{what}: a node's metrics or configuration.
+func (s *Server) NodeDebug(c *request.Call) (response.Response, error) {
 	node, what := c.Query.Text("node", fsm.MaxName), c.Params.ByName("what")
 	if what != cluster.ObserveMetrics && what != cluster.ObserveConfig {
 		return response.Response{}, response.NotFound()
 	}
-	return c.observed(decode.OrZero(node), cluster.Observation{Kind: what})
+	return s.observed(c, decode.OrZero(node), cluster.Observation{Kind: what})
 }
 
 // observed answers with what a node says, as it is.
-func (c *call) observed(node string, o cluster.Observation) (response.Response, error) {
+func (s *Server) observed(c *request.Call, node string, o cluster.Observation) (response.Response, error) {
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}
 	if err := c.Confirm(); err != nil {
 		return response.Response{}, err
 	}
-	body, err := c.observe(c.Ctx(), node, o)
+	body, err := s.observe(c, c.Ctx(), node, o)
 	if err != nil {
 		return response.Response{}, err
 	}

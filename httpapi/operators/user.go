@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"fmt"
@@ -54,8 +54,8 @@ func policyTime(d time.Duration) *string {
 	return new(d.String())
 }
 
-// handleUserList handles GET /api/v1/operator/users.
-func (s *Server) handleUserList(c *call) (response.Response, error) {
+// UserList handles GET /api/v1/operator/users.
+func (s *Server) UserList(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
@@ -68,11 +68,11 @@ func (s *Server) handleUserList(c *call) (response.Response, error) {
 	return response.OK(wire.NewPage(items, ""))
 }
 
-// handleUserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null, "limits": {…} or
+// UserPut handles PUT /api/v1/operator/users/{id}: {"policy": {…} or null, "limits": {…} or
 // null} replaces the user's own policy and limits.
-func (s *Server) handleUserPut(c *call) (response.Response, error) {
+func (s *Server) UserPut(c *request.Call) (response.Response, error) {
 	o := c.Object().Masked()
-	body := &fsm.UserConfigureBody{UserID: c.Params.ByName("id"), Policy: readPolicy(o), Limits: readLimits(o, "limits")}
+	body := &fsm.UserConfigureBody{UserID: c.Params.ByName("id"), Policy: ReadPolicy(o), Limits: ReadLimits(o, "limits")}
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}
@@ -93,20 +93,20 @@ func (s *Server) handleUserPut(c *call) (response.Response, error) {
 	return response.OK(newUserBody(res.User, v.Usage(res.User.ID)))
 }
 
-// handleUserDisable handles POST /api/v1/operator/users/{id}/disable.
-func (s *Server) handleUserDisable(c *call) (response.Response, error) {
-	return c.changeUser(&fsm.UserDisableBody{UserID: c.Params.ByName("id")})
+// UserDisable handles POST /api/v1/operator/users/{id}/disable.
+func (s *Server) UserDisable(c *request.Call) (response.Response, error) {
+	return s.changeUser(c, &fsm.UserDisableBody{UserID: c.Params.ByName("id")})
 }
 
-// handleUserEnable handles POST /api/v1/operator/users/{id}/enable.
-func (s *Server) handleUserEnable(c *call) (response.Response, error) {
-	return c.changeUser(&fsm.UserEnableBody{UserID: c.Params.ByName("id")})
+// UserEnable handles POST /api/v1/operator/users/{id}/enable.
+func (s *Server) UserEnable(c *request.Call) (response.Response, error) {
+	return s.changeUser(c, &fsm.UserEnableBody{UserID: c.Params.ByName("id")})
 }
 
-// handleUserDelete handles DELETE /api/v1/operator/users/{id}. The command removes what the state
+// UserDelete handles DELETE /api/v1/operator/users/{id}. The command removes what the state
 // has. The values in the secret store are deleted after it; what can't be deleted now is left to the
 // collector, because nothing refers to it any more.
-func (s *Server) handleUserDelete(c *call) (response.Response, error) {
+func (s *Server) UserDelete(c *request.Call) (response.Response, error) {
 	id := c.Params.ByName("id")
 	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
@@ -121,15 +121,15 @@ func (s *Server) handleUserDelete(c *call) (response.Response, error) {
 	}
 	c.Renew()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		if err := s.secrets.Delete(c.Ctx(), path); err != nil {
-			s.log.Warn("a deleted user's secret is left to the collector", "path", path, "error", err)
+		if err := s.Secrets.Delete(c.Ctx(), path); err != nil {
+			s.Log.Warn("a deleted user's secret is left to the collector", "path", path, "error", err)
 		}
 	}
 	return response.OK(wire.Success{Success: true})
 }
 
 // changeUser runs a command on a user and answers with the user.
-func (c *call) changeUser(body fsm.Body) (response.Response, error) {
+func (s *Server) changeUser(c *request.Call, body fsm.Body) (response.Response, error) {
 	out, err := c.Once(func() (fsm.Body, request.SecretWrites, error) {
 		return body, request.SecretWrites{}, nil
 	}, func(res fsm.Result) (response.Response, error) {
@@ -145,8 +145,8 @@ func (c *call) changeUser(body fsm.Body) (response.Response, error) {
 	return out, response.NotFoundAs(err, "User not found")
 }
 
-// readPolicy reads the member policy; nil if absent or null.
-func readPolicy(o decode.Object) *fsm.Policy {
+// ReadPolicy reads the member policy; nil if absent or null.
+func ReadPolicy(o decode.Object) *fsm.Policy {
 	p, there := o.Object("policy")
 	if !there {
 		return nil
@@ -176,8 +176,8 @@ func readPolicyTime(o decode.Object, name string) time.Duration {
 	return d
 }
 
-// readLimits reads a member with limits; nil if absent or null.
-func readLimits(o decode.Object, name string) *fsm.Limits {
+// ReadLimits reads a member with limits; nil if absent or null.
+func ReadLimits(o decode.Object, name string) *fsm.Limits {
 	l, there := o.Object(name)
 	if !there {
 		return nil

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"context"
@@ -24,8 +24,8 @@ func newKeyBody(k *fsm.APIKey) wire.APIKey {
 		RevokedAt: wire.TimeOrNull(k.RevokedAt), SuspendedAt: wire.TimeOrNull(k.SuspendedAt)}
 }
 
-// handleAPIKeyList handles GET /api/v1/operator/keys.
-func (s *Server) handleAPIKeyList(c *call) (response.Response, error) {
+// APIKeyList handles GET /api/v1/operator/keys.
+func (s *Server) APIKeyList(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
@@ -38,10 +38,10 @@ func (s *Server) handleAPIKeyList(c *call) (response.Response, error) {
 	return response.OK(wire.NewPage(items, ""))
 }
 
-// handleAPIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator", "expires_at"}
+// APIKeyCreate handles POST /api/v1/operator/keys: {"user", "name", "operator", "expires_at"}
 // creates a key. Only this response has its value, which is random and kept nowhere: a repeated
 // Idempotency-Key is answered with a conflict.
-func (s *Server) handleAPIKeyCreate(c *call) (response.Response, error) {
+func (s *Server) APIKeyCreate(c *request.Call) (response.Response, error) {
 	o := c.Object()
 	body := &fsm.APIKeyCreateBody{
 		UserID:   o.MustText("user", fsm.MaxName),
@@ -102,7 +102,7 @@ func readExpiry(o decode.Object, now time.Time) *time.Time {
 
 // mustKnowAccess refuses what every node must know, while the cluster is below fsm.VersionAccess.
 func (s *Server) mustKnowAccess(what string) error {
-	v, err := s.cluster.View(context.Background(), cluster.Stale)
+	v, err := s.Cluster.View(context.Background(), cluster.Stale)
 	if err != nil {
 		return fmt.Errorf("reading the protocol version: %w", err)
 	}
@@ -112,8 +112,8 @@ func (s *Server) mustKnowAccess(what string) error {
 	return nil
 }
 
-// handleAPIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
-func (s *Server) handleAPIKeyRevoke(c *call) (response.Response, error) {
+// APIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
+func (s *Server) APIKeyRevoke(c *request.Call) (response.Response, error) {
 	id, err := strconv.Atoi(c.Params.ByName("id"))
 	if err != nil || id < 1 {
 		return response.Response{}, response.NotFound()
@@ -124,19 +124,19 @@ func (s *Server) handleAPIKeyRevoke(c *call) (response.Response, error) {
 	return response.OK(wire.Success{Success: true})
 }
 
-// handleAPIKeyEnable handles POST /api/v1/operator/keys/{id}/enable. It ends a suspension by a
+// APIKeyEnable handles POST /api/v1/operator/keys/{id}/enable. It ends a suspension by a
 // restore, and what disable began.
-func (s *Server) handleAPIKeyEnable(c *call) (response.Response, error) {
-	return c.changeKey(func(id int) fsm.Body { return &fsm.APIKeyEnableBody{ID: id} })
+func (s *Server) APIKeyEnable(c *request.Call) (response.Response, error) {
+	return s.changeKey(c, func(id int) fsm.Body { return &fsm.APIKeyEnableBody{ID: id} })
 }
 
-// handleAPIKeyDisable handles POST /api/v1/operator/keys/{id}/disable.
-func (s *Server) handleAPIKeyDisable(c *call) (response.Response, error) {
-	return c.changeKey(func(id int) fsm.Body { return &fsm.APIKeyDisableBody{ID: id} })
+// APIKeyDisable handles POST /api/v1/operator/keys/{id}/disable.
+func (s *Server) APIKeyDisable(c *request.Call) (response.Response, error) {
+	return s.changeKey(c, func(id int) fsm.Body { return &fsm.APIKeyDisableBody{ID: id} })
 }
 
 // changeKey runs a command on the key of the path and answers with the key.
-func (c *call) changeKey(body func(id int) fsm.Body) (response.Response, error) {
+func (s *Server) changeKey(c *request.Call, body func(id int) fsm.Body) (response.Response, error) {
 	id, err := strconv.Atoi(c.Params.ByName("id"))
 	if err != nil || id < 1 {
 		return response.Response{}, response.NotFound()

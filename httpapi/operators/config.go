@@ -1,8 +1,7 @@
-package httpapi
+package operators
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -10,13 +9,13 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
-	"bivouac.dev/bivouac/httpapi/git"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 func (s *Server) newConfigBody(v *fsm.View) wire.Config {
-	i := s.installation(v)
+	i := s.Installation(v)
 	b := wire.Config{
 		Index:  v.ConfigIndex(),
 		Policy: newPolicyBody(i.Policy),
@@ -35,51 +34,8 @@ func (s *Server) newConfigBody(v *fsm.View) wire.Config {
 	return b
 }
 
-// installation is the configuration that this node works by. What a cluster below VersionConfig does
-// not keep is of the node's own file.
-func (s *Server) installation(v *fsm.View) fsm.Installation {
-	i := v.Installation()
-	if v.ConfigIndex() == 0 {
-		i.Git = fsm.Git{Unverified: !s.cfg.Git.VerifyTokens, AllowedHosts: s.cfg.Git.AllowedHosts}
-		i.CORS.Origins = s.cfg.CORSOrigins
-	}
-	return i
-}
-
-// shared is what a node makes of the cluster's configuration at one index.
-type shared struct {
-	index   uint64
-	git     *git.Verifier
-	origins []string
-}
-
-// sharedNow returns that of this node's own store.
-func (s *Server) sharedNow() *shared {
-	last := s.shared.Load()
-	v, err := s.cluster.View(context.Background(), cluster.Stale)
-	if err != nil || last.index == v.ConfigIndex() {
-		return last
-	}
-	next := s.newShared(s.installation(v), v.ConfigIndex())
-	s.shared.Store(next)
-	return next
-}
-
-func (s *Server) newShared(i fsm.Installation, index uint64) *shared {
-	cfg := s.cfg.Git
-	cfg.VerifyTokens, cfg.AllowedHosts = !i.Git.Unverified, i.Git.AllowedHosts
-	return &shared{
-		index:   index,
-		origins: i.CORS.Origins,
-		git: git.NewVerifier(cfg,
-			func(ctx context.Context, ref fsm.SecretRef) (string, error) {
-				return s.calls.ReadSecret(ctx, ref, "token")
-			}),
-	}
-}
-
-// handleConfigGet handles GET /api/v1/operator/config.
-func (s *Server) handleConfigGet(c *call) (response.Response, error) {
+// ConfigGet handles GET /api/v1/operator/config.
+func (s *Server) ConfigGet(c *request.Call) (response.Response, error) {
 	v, err := c.View()
 	if err != nil {
 		return response.Response{}, err
@@ -87,9 +43,9 @@ func (s *Server) handleConfigGet(c *call) (response.Response, error) {
 	return response.OK(s.newConfigBody(v))
 }
 
-// handleConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration; an absent
+// ConfigPut handles PUT /api/v1/operator/config. It replaces the whole configuration; an absent
 // member is reset. With ?cas=N it is refused unless N is the index that is in force.
-func (s *Server) handleConfigPut(c *call) (response.Response, error) {
+func (s *Server) ConfigPut(c *request.Call) (response.Response, error) {
 	o := c.Object()
 	body := &fsm.InstallationConfigureBody{Installation: readInstallation(o)}
 	if index := c.Query.Integer("cas", -1, -1, math.MaxInt64); index >= 0 {
@@ -118,21 +74,21 @@ func (s *Server) handleConfigPut(c *call) (response.Response, error) {
 	if err != nil {
 		return response.Response{}, err
 	}
-	c.logConfigured(was, body.Installation, v.ConfigIndex())
+	s.logConfigured(c, was, body.Installation, v.ConfigIndex())
 	return response.OK(s.newConfigBody(v))
 }
 
 // readInstallation reads the members of a configuration.
 func readInstallation(o decode.Object) (i fsm.Installation) {
-	if p := readPolicy(o); p != nil {
+	if p := ReadPolicy(o); p != nil {
 		i.Policy = *p
 	}
 	if l, there := o.Object("limits"); there {
 		l.Strict("user", "installation", "on_limit")
-		if of := readLimits(l, "user"); of != nil {
+		if of := ReadLimits(l, "user"); of != nil {
 			i.PerUser = *of
 		}
-		if of := readLimits(l, "installation"); of != nil {
+		if of := ReadLimits(l, "installation"); of != nil {
 			i.Overall = *of
 		}
 		if on := l.Text("on_limit", fsm.MaxName); on != nil {
@@ -153,11 +109,11 @@ func readInstallation(o decode.Object) (i fsm.Installation) {
 }
 
 // logConfigured logs what an operator changed, with the id of the key.
-func (c *call) logConfigured(was *fsm.View, now fsm.Installation, index uint64) {
+func (s *Server) logConfigured(c *request.Call, was *fsm.View, now fsm.Installation, index uint64) {
 	var changes []string
-	for _, d := range c.server.installation(was).Differences(now) {
+	for _, d := range s.Installation(was).Differences(now) {
 		changes = append(changes, fmt.Sprintf("%s = %s (was %s)", d.Name, d.Wants, d.Has))
 	}
-	c.server.log.Info("cluster configuration set", "act", "config.set", "key", c.KeyID(was), "operator", c.Caller.User,
+	s.Log.Info("cluster configuration set", "act", "config.set", "key", c.KeyID(was), "operator", c.Caller.User,
 		"index", index, "settings", strings.Join(changes, ", "))
 }

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"maps"
@@ -19,15 +19,13 @@ func newModelUsageBody(u fsm.ModelUsage) wire.ModelUsage {
 		InputTokens:  u.Input,
 		OutputTokens: u.Output,
 		CachedTokens: u.Cached,
-		Cost:         inDollars(u.Cost),
+		Cost:         wire.Dollars(u.Cost),
 	}
 	if u.Requests > 0 {
 		b.MeanSeconds = float64(u.Milliseconds) / float64(u.Requests) / 1000
 	}
 	return b
 }
-
-func inDollars(cost int64) float64 { return float64(cost) / fsm.Dollar }
 
 // The values of the query by.
 const (
@@ -36,8 +34,8 @@ const (
 	byConversation = "conversation"
 )
 
-// handleUsageList handles GET /api/v1/operator/usage.
-func (s *Server) handleUsageList(c *call) (response.Response, error) {
+// UsageList handles GET /api/v1/operator/usage.
+func (s *Server) UsageList(c *request.Call) (response.Response, error) {
 	by := c.Query.Enum("by", byUser, []string{byUser, byModel, byConversation})
 	user := decode.OrZero(c.Query.Text("user", fsm.MaxName))
 	token, limit := request.PageIDOf(c.Query), request.LimitOf(c.Query)
@@ -49,7 +47,7 @@ func (s *Server) handleUsageList(c *call) (response.Response, error) {
 		return response.Response{}, err
 	}
 	if by == byConversation {
-		if err := c.operate(v, "list usage", "", user); err != nil {
+		if err := c.Operate(v, "list usage", "", user); err != nil {
 			return response.Response{}, err
 		}
 	}
@@ -83,7 +81,7 @@ func usageByUser(v *fsm.View, user string, now time.Time) (list []wire.ModelUsag
 			continue
 		}
 		b := newModelUsageBody(u.Models.Total)
-		b.UserID, b.CostToday = &u.ID, new(inDollars(u.SpentOn(fsm.DayOf(now))))
+		b.UserID, b.CostToday = &u.ID, new(wire.Dollars(u.SpentOn(fsm.DayOf(now))))
 		list = append(list, b)
 	}
 	return list

@@ -1,16 +1,17 @@
-package httpapi
+package operators
 
 import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// handleMemberList handles GET /api/v1/operator/members. It queries every member and works without
+// MemberList handles GET /api/v1/operator/members. It queries every member and works without
 // a leader.
-func (s *Server) handleMemberList(c *call) (response.Response, error) {
+func (s *Server) MemberList(c *request.Call) (response.Response, error) {
 	if s.cfg.Membership == nil {
 		return response.Response{}, response.NotFound()
 	}
@@ -20,18 +21,18 @@ func (s *Server) handleMemberList(c *call) (response.Response, error) {
 	return response.OK(wire.NewPage(wire.OrEmpty(s.cfg.Membership.Members(c.Ctx())), ""))
 }
 
-// handleMemberTransfer handles PUT /api/v1/operator/transfer-leader: {"to": name}. Without "to" the
+// MemberTransfer handles PUT /api/v1/operator/transfer-leader: {"to": name}. Without "to" the
 // most advanced follower leads next.
-func (s *Server) handleMemberTransfer(c *call) (response.Response, error) {
+func (s *Server) MemberTransfer(c *request.Call) (response.Response, error) {
 	to := decode.OrZero(c.Object().Text("to", fsm.MaxName))
 	return s.changeMembers(c, func() error {
 		return s.cfg.Membership.TransferLeadership(c.OperatorCtx(), to)
 	})
 }
 
-// handleMemberRemove handles PUT /api/v1/operator/remove: it removes the member {"name"} for good.
+// MemberRemove handles PUT /api/v1/operator/remove: it removes the member {"name"} for good.
 // cluster.RemoveOptions describes the options.
-func (s *Server) handleMemberRemove(c *call) (response.Response, error) {
+func (s *Server) MemberRemove(c *request.Call) (response.Response, error) {
 	o := c.Object()
 	name, options := o.MustText("name", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
@@ -39,8 +40,8 @@ func (s *Server) handleMemberRemove(c *call) (response.Response, error) {
 	})
 }
 
-// handleMemberReplace handles PUT /api/v1/operator/replace: {"new"} replaces {"old"}.
-func (s *Server) handleMemberReplace(c *call) (response.Response, error) {
+// MemberReplace handles PUT /api/v1/operator/replace: {"new"} replaces {"old"}.
+func (s *Server) MemberReplace(c *request.Call) (response.Response, error) {
 	o := c.Object()
 	former, next, options := o.MustText("old", fsm.MaxName), o.MustText("new", fsm.MaxName), readRemoveOptions(o)
 	return s.changeMembers(c, func() error {
@@ -48,9 +49,9 @@ func (s *Server) handleMemberReplace(c *call) (response.Response, error) {
 	})
 }
 
-// handleMemberAllow handles PUT /api/v1/operator/allow: certificates of the node {"name"}, all of
+// MemberAllow handles PUT /api/v1/operator/allow: certificates of the node {"name"}, all of
 // which were revoked, are accepted again.
-func (s *Server) handleMemberAllow(c *call) (response.Response, error) {
+func (s *Server) MemberAllow(c *request.Call) (response.Response, error) {
 	body := &fsm.CertificateAllowBody{Node: c.Object().MustText("name", fsm.MaxName)}
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
@@ -72,7 +73,7 @@ func readRemoveOptions(o decode.Object) cluster.RemoveOptions {
 }
 
 // changeMembers validates the request and makes the change.
-func (s *Server) changeMembers(c *call, change func() error) (response.Response, error) {
+func (s *Server) changeMembers(c *request.Call, change func() error) (response.Response, error) {
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package operators
 
 import (
 	"fmt"
@@ -6,13 +6,14 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// handleProtocolGet handles GET /api/v1/operator/protocol. It queries every member and works without
+// ProtocolGet handles GET /api/v1/operator/protocol. It queries every member and works without
 // a leader.
-func (s *Server) handleProtocolGet(c *call) (response.Response, error) {
+func (s *Server) ProtocolGet(c *request.Call) (response.Response, error) {
 	if s.cfg.Membership == nil {
 		return response.Response{}, response.NotFound()
 	}
@@ -22,9 +23,9 @@ func (s *Server) handleProtocolGet(c *call) (response.Response, error) {
 	return s.protocolReport(c)
 }
 
-// handleProtocolPut handles PUT /api/v1/operator/protocol: {"version": N} raises the cluster's
+// ProtocolPut handles PUT /api/v1/operator/protocol: {"version": N} raises the cluster's
 // protocol version for good.
-func (s *Server) handleProtocolPut(c *call) (response.Response, error) {
+func (s *Server) ProtocolPut(c *request.Call) (response.Response, error) {
 	version := c.Object().MustInteger("version")
 	if _, err := s.changeMembers(c, func() error {
 		return s.cfg.Membership.SetProtocol(c.OperatorCtx(), clampVersion(version))
@@ -37,8 +38,8 @@ func (s *Server) handleProtocolPut(c *call) (response.Response, error) {
 // clampVersion makes any number an int that is no version where the number is none.
 func clampVersion(n int64) int { return int(min(max(n, 0), 1<<30)) }
 
-func (s *Server) protocolReport(c *call) (response.Response, error) {
-	v, err := s.cluster.View(c.Ctx(), cluster.Stale)
+func (s *Server) protocolReport(c *request.Call) (response.Response, error) {
+	v, err := s.Cluster.View(c.Ctx(), cluster.Stale)
 	if err != nil {
 		return response.Response{}, fmt.Errorf("reading the protocol version: %w", err)
 	}

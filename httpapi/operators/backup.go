@@ -1,16 +1,17 @@
-package httpapi
+package operators
 
 import (
 	"fmt"
 	"net/http"
 
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// handleBackupList handles GET /api/v1/operator/backups: the backups in this node's directory and
+// BackupList handles GET /api/v1/operator/backups: the backups in this node's directory and
 // the newest one that the cluster has recorded. It works without a leader.
-func (s *Server) handleBackupList(c *call) (response.Response, error) {
+func (s *Server) BackupList(c *request.Call) (response.Response, error) {
 	if s.cfg.Backups == nil {
 		return response.Response{}, response.Error(http.StatusNotFound, "This node makes no backups: "+
 			"its configuration has no backup block")

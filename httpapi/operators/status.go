@@ -1,8 +1,9 @@
-package httpapi
+package operators
 
 import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -19,12 +20,12 @@ func newStatusDrains(v *fsm.View) []wire.DrainingClient {
 	return list
 }
 
-// handleStatus handles GET /api/v1/operator/status. It reads only local state, so it works without
+// Status handles GET /api/v1/operator/status. It reads only local state, so it works without
 // a leader.
-func (s *Server) handleStatus(c *call) (response.Response, error) {
-	b := wire.Status{Status: s.cluster.Status(), Ready: true}
+func (s *Server) Status(c *request.Call) (response.Response, error) {
+	b := wire.Status{Status: s.Cluster.Status(), Ready: true}
 	b.Servers = wire.OrEmpty(b.Servers)
-	if err := s.cluster.Ready(); err != nil {
+	if err := s.Cluster.Ready(); err != nil {
 		b.Ready, b.Reason = false, wire.OrNull(err.Error())
 	}
 	v, err := c.ViewWith(cluster.Stale)
