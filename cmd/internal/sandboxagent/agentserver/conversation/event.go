@@ -1,14 +1,14 @@
 package conversation
 
 import (
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/scheduler/agent"
-	"cmp"
-
-	"crypto/rand"
-	"encoding/hex"
 )
 
 // eventTime is the format of event times (event.TimeFormat).
