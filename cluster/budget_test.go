@@ -54,8 +54,8 @@ func TestBudget(t *testing.T) {
 	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{
 			Name:   "propose: check and encode",
-			Allocs: 10,
-			Bytes:  768,
+			Allocs: 8,
+			Bytes:  736,
 			Run:    func() { _, _, _, _ = encodeFor(context.Background(), cmd) },
 		},
 		{Name: "propose: queue, batch, answer", Allocs: 9, Bytes: 576, Run: func() {

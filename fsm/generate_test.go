@@ -63,7 +63,7 @@ func genSettingsValues(t *rapid.T) SettingsValues {
 	var v SettingsValues
 	row := reflect.ValueOf(&v).Elem()
 	for i := range row.NumField() {
-		name, _ := settingsTag(i)
+		name := settingsMembers[i].name
 		switch p := row.Field(i).Addr().Interface().(type) {
 		case **string:
 			*p = optional(t, oneOf(settingTexts(name)...), name)

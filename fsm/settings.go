@@ -76,32 +76,38 @@ func (v SettingsValues) withoutAgents() SettingsValues {
 	return v
 }
 
-// settingsTag returns a member's name and whether it is sticky.
-func settingsTag(i int) (name string, sticky bool) {
-	tag := reflect.TypeFor[SettingsValues]().Field(i).Tag
-	name, _, _ = strings.Cut(tag.Get("json"), ",")
-	return name, tag.Get("settings") == "sticky"
+// settingsMember is what the tags of a member of SettingsValues say.
+type settingsMember struct {
+	name   string
+	sticky bool
 }
+
+// settingsMembers has the members in the order of the struct. Reading a tag is slow, and every write
+// of settings asks for each on every node.
+var settingsMembers = func() (members []settingsMember) {
+	for f := range reflect.TypeFor[SettingsValues]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		members = append(members, settingsMember{name, f.Tag.Get("settings") == "sticky"})
+	}
+	return members
+}()
 
 // check adds the rules of the values.
 func (v *SettingsValues) check(r *rules) {
 	row := reflect.ValueOf(v).Elem()
-	for i := range row.NumField() {
+	for i, member := range settingsMembers {
 		switch p := row.Field(i).Interface().(type) {
 		case *string:
-			if p != nil { // reading a tag is slow, and most members are not set
-				name, _ := settingsTag(i)
-				r.text(name, *p, MaxLine)
+			if p != nil {
+				r.text(member.name, *p, MaxLine)
 			}
 		case *[]string:
 			if p != nil {
-				name, _ := settingsTag(i)
-				r.list(name, *p, MaxLine)
+				r.list(member.name, *p, MaxLine)
 			}
 		case *float64:
 			if p != nil && (math.IsNaN(*p) || math.IsInf(*p, 0)) {
-				name, _ := settingsTag(i)
-				r.check(false, "%s is not a number", name)
+				r.check(false, "%s is not a number", member.name)
 			}
 		}
 	}
@@ -111,16 +117,19 @@ func (v *SettingsValues) check(r *rules) {
 // checkAgent adds the rules of the values that choose an agent and a sandbox.
 func (v *SettingsValues) checkAgent(r *rules) {
 	kind, id := valueOr(v.AgentKind, ""), valueOr(v.ACPServer, "")
-	r.check(slices.Contains([]string{"", AgentOpenHands, AgentACP}, kind), "agent_kind must be %q or %q, not %q",
-		AgentOpenHands, AgentACP, clip(kind))
-	r.check(id == "" || ValidAgentID(id), "bad acp_server %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot",
-		clip(id))
+	if kind != "" && kind != AgentOpenHands && kind != AgentACP {
+		r.check(false, "agent_kind must be %q or %q, not %q", AgentOpenHands, AgentACP, clip(kind))
+	}
+	if id != "" && !ValidAgentID(id) {
+		r.check(false, "bad acp_server %q: use at most 63 of A-Z a-z 0-9 - _ ., the first no dot", clip(id))
+	}
 	if command := valueOr(v.ACPCommand, nil); len(command) > 0 {
 		r.check(command[0] != "", "acp_command begins with the program")
 		r.check(id == "" || id == AgentCustom, "acp_command is for acp_server %q: leave one of them out", AgentCustom)
 	}
-	if group := valueOr(v.SandboxGroupingStrategy, GroupNone); !slices.Contains(Groupings(), group) {
-		r.check(false, "sandbox_grouping_strategy must be one of %s, not %q", strings.Join(Groupings(), ", "), clip(group))
+	if group := v.SandboxGroupingStrategy; group != nil && !slices.Contains(Groupings(), *group) {
+		r.check(false, "sandbox_grouping_strategy must be one of %s, not %q", strings.Join(Groupings(), ", "),
+			clip(*group))
 	}
 }
 
@@ -132,7 +141,7 @@ func (v *SettingsValues) keepSticky(stored *SettingsValues) {
 		if member.Kind() != reflect.Pointer || !member.IsNil() || kept.IsNil() {
 			continue
 		}
-		if _, sticky := settingsTag(i); sticky {
+		if settingsMembers[i].sticky {
 			member.Set(kept)
 		}
 	}

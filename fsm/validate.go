@@ -76,7 +76,8 @@ func (r *rules) result() error {
 	return r.err
 }
 
-// check records a broken rule unless ok.
+// check records a broken rule unless ok. The arguments of a call are allocated also where ok is
+// true, so the rules that every command asks call it only with false.
 func (r *rules) check(ok bool, format string, args ...any) {
 	if !ok && r.err == nil {
 		r.err = Errorf(CodeInvalid, format, args...)
@@ -88,7 +89,9 @@ func (r *rules) check(ok bool, format string, args ...any) {
 func (r *rules) text(field, s string, limit int) {
 	switch {
 	case !r.tooLong(s, limit):
-		r.check(utf8.ValidString(s), "%s is not valid UTF-8", field)
+		if !utf8.ValidString(s) {
+			r.check(false, "%s is not valid UTF-8", field)
+		}
 	case r.bytes:
 		r.check(false, "%s is longer than %d bytes", field, limit)
 	default:
@@ -111,15 +114,20 @@ func (r *rules) optional(field string, s *string, limit int) {
 
 // name is a required short text without control characters.
 func (r *rules) name(field, s string, limit int) {
-	r.check(s != "", "%s is missing", field)
+	if s == "" {
+		r.check(false, "%s is missing", field)
+	}
 	r.text(field, s, limit)
-	r.check(!strings.ContainsFunc(s, isControl), "%s holds a control character", field)
+	if strings.ContainsFunc(s, isControl) {
+		r.check(false, "%s holds a control character", field)
+	}
 }
 
 // id is a required identifier: letters, digits, "-", "_" and ".".
 func (r *rules) id(field, s string) {
-	r.check(s != "" && len(s) <= maxID && !strings.ContainsFunc(s, notIDRune),
-		"%s needs 1 to %d characters of A-Z a-z 0-9 - _ .", field, maxID)
+	if s == "" || len(s) > maxID || strings.ContainsFunc(s, notIDRune) {
+		r.check(false, "%s needs 1 to %d characters of A-Z a-z 0-9 - _ .", field, maxID)
+	}
 }
 
 // sandboxID is a label- and DNS-safe identifier.
@@ -138,18 +146,34 @@ func (r *rules) hash(field, s string) {
 
 // count bounds the length of a list or the size of a map.
 func (r *rules) count(field string, n int) {
-	r.check(n <= maxList, "%s has more than %d entries", field, maxList)
+	if n > maxList {
+		r.check(false, "%s has more than %d entries", field, maxList)
+	}
 }
 
-// ref checks a secret reference. The zero one is valid.
+// ref checks a secret reference. The zero one is valid. The names of its members are made for a
+// broken rule alone.
 func (r *rules) ref(field string, ref SecretRef) {
 	if ref.IsZero() {
 		return
 	}
-	r.name(field+" path", ref.Path, MaxPath)
-	r.check(ref.Version >= 1, "%s needs a version of at least 1", field)
-	r.text(field+" created", ref.Created, MaxName)
-	r.check(ref.Bytes >= 0 && ref.Bytes <= MaxSecretBytes, "%s has a size of 0 to %d bytes", field, MaxSecretBytes)
+	if probe := (rules{bytes: r.bytes}); probe.members(ref, "", "", "") {
+		return
+	}
+	r.members(ref, field, field+" path", field+" created")
+}
+
+// members checks the members of a reference and reports whether no rule is broken.
+func (r *rules) members(ref SecretRef, field, path, created string) bool {
+	r.name(path, ref.Path, MaxPath)
+	if ref.Version < 1 {
+		r.check(false, "%s needs a version of at least 1", field)
+	}
+	r.text(created, ref.Created, MaxName)
+	if ref.Bytes < 0 || ref.Bytes > MaxSecretBytes {
+		r.check(false, "%s has a size of 0 to %d bytes", field, MaxSecretBytes)
+	}
+	return r.err == nil
 }
 
 // optionalRef is ref for a pointer.

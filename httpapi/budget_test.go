@@ -97,8 +97,8 @@ func TestBudget(t *testing.T) {
 		}},
 		{
 			Name:   "a write of settings",
-			Allocs: 286,
-			Bytes:  19000,
+			Allocs: 268,
+			Bytes:  18600,
 			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
 		},
 		{Name: "a refused request", Allocs: 15, Bytes: 300, Run: func() {
