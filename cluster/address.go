@@ -40,7 +40,9 @@ func (b *addressBook) learn(m member) {
 		return
 	}
 	b.known[raft.ServerID(m.ID)] = m.Address
-	maps.DeleteFunc(b.known, func(id raft.ServerID, _ string) bool { return id != b.self && !membership.Listed(servers, id) })
+	maps.DeleteFunc(b.known, func(id raft.ServerID, _ string) bool {
+		return id != b.self && !membership.Listed(servers, id)
+	})
 }
 
 func (b *addressBook) get(id raft.ServerID) (string, bool) {
@@ -109,10 +111,10 @@ func (n *Node) confirmMove(ctx context.Context, m member) error {
 }
 
 // reassignAddress gives a member's address to another node that answers there. The former owner
-// stays a member, so the tolerance is unchanged. It gets an address back when it is heard elsewhere,
-// and when it took that of another member, once that one has a new one: Raft takes no address twice.
-// A newcomer is not refused in its place: members that exchange addresses need it all the same, and a
-// dead voter could be replaced by an operator alone (ops/decisions/0022).
+// stays a member, so the tolerance is unchanged. It gets an address back when it is heard
+// elsewhere, and when it took that of another member, once that one has a new one: Raft takes no
+// address twice. A newcomer is not refused in its place: members that exchange addresses need it
+// all the same, and a dead voter could be replaced by an operator alone (ops/decisions/0022).
 func (n *Node) reassignAddress(
 	ctx context.Context, r *raft.Raft, servers []raft.Server, former raft.Server, m member,
 ) error {

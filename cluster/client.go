@@ -82,8 +82,8 @@ func (c *PeerClient) ask(ctx context.Context, call string, request []byte, respo
 // Close closes the connection.
 func (c *PeerClient) Close() { c.client.Close() }
 
-// Answering asks the members, and the addresses of RetryJoin, for a second at most, with the files of a
-// stopped node that was self. It lists those that answer as members of a cluster.
+// Answering asks the members, and the addresses of RetryJoin, for a second at most, with the files
+// of a stopped node that was self. It lists those that answer as members of a cluster.
 func Answering(ctx context.Context, cfg Config, self Server, members []Server) ([]string, error) {
 	creds, err := peernet.LoadCredentials(cfg.TLS, "", cfg.Logger)
 	if err != nil {

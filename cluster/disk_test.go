@@ -10,9 +10,9 @@ import (
 	"bivouac.dev/bivouac/cluster"
 )
 
-// TestReal_LeadersDiskHangs_OthersLead: Raft's heartbeats don't wait for the disk, so the node itself
-// holds them back. The others elect a leader while the node that led still runs, and it follows once
-// its disk answers.
+// TestReal_LeadersDiskHangs_OthersLead: Raft's heartbeats don't wait for the disk, so the node
+// itself holds them back. The others elect a leader while the node that led still runs, and it
+// follows once its disk answers.
 func TestReal_LeadersDiskHangs_OthersLead(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)

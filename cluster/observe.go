@@ -11,8 +11,9 @@ import (
 	"bivouac.dev/bivouac/httpapi/requestid"
 )
 
-// callObserve is to the named node: observeRequest; observeResponse. It goes over the peer port because
-// nodes know no other address of each other, and answers without a leader (ops/decisions/0055).
+// callObserve is to the named node: observeRequest; observeResponse. It goes over the peer port
+// because nodes know no other address of each other, and answers without a leader
+// (ops/decisions/0055).
 const callObserve = "observe"
 
 // The kinds of observations.

@@ -1,5 +1,5 @@
-// Package membership decides which members vote: pure functions of what a leader knows of them. It is
-// not raft-autopilot's, which never asks whether those that remain live (ops/decisions/0022).
+// Package membership decides which members vote: pure functions of what a leader knows of them. It
+// is not raft-autopilot's, which never asks whether those that remain live (ops/decisions/0022).
 package membership
 
 import (

@@ -34,12 +34,12 @@ const (
 // address with the most connections loses one first, once it has more than addressShare; a
 // new connection of another address displaces it at once.
 //
-// So a peer connects at once beside any number of silent connections, and beside hellos
-// from fewer than queueSize/addressShare other addresses. Beside hellos from more addresses,
-// or from its own, it connects after several tries: helloTimeout admits a share of all who
-// send one. Without it a few hundred silent strangers keep peers apart
-// (TestReal_AFloodOfStrangersKeepsNobodyOut). The limiter does not protect the kernel's queue, which more connections a second
-// than silentTimeout allows fill. That needs a firewall.
+// So a peer connects at once beside any number of silent connections, and beside hellos from fewer
+// than queueSize/addressShare other addresses. Beside hellos from more addresses, or from its own,
+// it connects after several tries: helloTimeout admits a share of all who send one. Without it a
+// few hundred silent strangers keep peers apart (TestReal_AFloodOfStrangersKeepsNobodyOut). The
+// limiter does not protect the kernel's queue, which more connections a second than silentTimeout
+// allows fill. That needs a firewall.
 type limiter struct {
 	mu sync.Mutex
 	// silent and speaking are the two queues, oldest first.

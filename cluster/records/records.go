@@ -1,7 +1,7 @@
-// Package records has what the members know of each other's disks. Each start of a node has a nonce,
-// and a leader knows up to which index each member has acknowledged committed entries. The leader
-// sends the records to all members once a second, and each stores them. So any living member can
-// detect a disk that was rolled back or copied, before its Raft starts.
+// Package records has what the members know of each other's disks. Each start of a node has a
+// nonce, and a leader knows up to which index each member has acknowledged committed entries. The
+// leader sends the records to all members once a second, and each stores them. So any living member
+// can detect a disk that was rolled back or copied, before its Raft starts.
 package records
 
 import (

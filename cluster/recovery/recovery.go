@@ -1,6 +1,6 @@
-// Package recovery makes one surviving disk the whole cluster when a majority of the members is lost
-// for good. It writes one snapshot: the disk's state as the first of a new history, with this node
-// under a new id as the only member (raftstore.Replace). Its nodes are stopped.
+// Package recovery makes one surviving disk the whole cluster when a majority of the members is
+// lost for good. It writes one snapshot: the disk's state as the first of a new history, with this
+// node under a new id as the only member (raftstore.Replace). Its nodes are stopped.
 package recovery
 
 import (
@@ -56,8 +56,9 @@ func (r *Recovery) Disk() Survivor { return r.disk }
 // Close releases the directory.
 func (r *Recovery) Close() error { return r.storage.Close() }
 
-// Answering lists the former members, and the nodes at the addresses of RetryJoin, that answer within
-// a second as members of a cluster. While one does, this disk must not become another cluster.
+// Answering lists the former members, and the nodes at the addresses of RetryJoin, that answer
+// within a second as members of a cluster. While one does, this disk must not become another
+// cluster.
 func (r *Recovery) Answering(ctx context.Context) ([]string, error) {
 	self := cluster.Server{Name: r.cfg.NodeName, ID: r.disk.ID, Address: r.cfg.Advertised()}
 	return cluster.Answering(ctx, r.cfg, self, r.disk.Members)

@@ -12,8 +12,8 @@ const announceDelay = 3 * time.Millisecond
 
 // commitAnnouncer tells followers what is committed when the last entry for a while has been.
 // hashicorp/raft sends a message each CommitTimeout for it, all the time and to each follower. Here
-// a message is sent once, when there is something to tell, so CommitTimeout can be long: 3 ms cost three
-// nodes at rest 440 messages a second (ops/decisions/0048).
+// a message is sent once, when there is something to tell, so CommitTimeout can be long: 3 ms cost
+// three nodes at rest 440 messages a second (ops/decisions/0048).
 //
 // The message is an AppendEntries request that the leader could have sent at that moment, as a
 // commit hint is: no entries, behind the last entry that the follower has acknowledged in this term,

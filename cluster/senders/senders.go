@@ -39,8 +39,8 @@ type Options struct {
 	Logger  *slog.Logger
 }
 
-// Judge judges who sends Raft's messages. The peer port has compared the id in a message's header with
-// the certificate and the greeting of the connection.
+// Judge judges who sends Raft's messages. The peer port has compared the id in a message's header
+// with the certificate and the greeting of the connection.
 type Judge struct {
 	Options
 	raft atomic.Pointer[raft.Raft]
@@ -210,7 +210,8 @@ func (j *Judge) admitLeader(r *raft.Raft, e election, address raft.ServerAddress
 		j.elect(e)
 		return nil, nil
 	case !voter && r.State() == raft.Follower && time.Since(r.LastContact()) < j.Lease:
-		return nil, j.refusal(raftmetrics.RefusedSender, "%s is no voter of this node's configuration, which has a leader", e.leader)
+		return nil, j.refusal(raftmetrics.RefusedSender,
+			"%s is no voter of this node's configuration, which has a leader", e.leader)
 	}
 	return func() error { return j.prove(r, e, string(address)) }, nil
 }
