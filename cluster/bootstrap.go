@@ -13,9 +13,9 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/formation"
 	"bivouac.dev/bivouac/cluster/membership"
 	"bivouac.dev/bivouac/cluster/peernet"
-	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/cluster/records"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -34,8 +34,6 @@ const (
 	bootstrapRetryMax = time.Second
 	// settledInterval is how often a member checks that it still is one.
 	settledInterval = 2 * time.Second
-	// helloLimit bounds the addresses that one round asks.
-	helloLimit = 64
 )
 
 // helloRequest introduces the caller.
@@ -91,40 +89,6 @@ type promiseRequest struct {
 type promiseResponse struct {
 	Granted bool   `json:"granted"`
 	Reason  string `json:"reason,omitempty"`
-}
-
-// bootstrapState is what a node without state knows about the first start.
-type bootstrapState struct {
-	stable raft.StableStore
-
-	mu sync.Mutex
-	// promised is stored in stable before any answer contains it. granted counts its changes, so that
-	// an answer from before a change is recognized as old.
-	promised string
-	granted  int
-	// discovered holds the fresh nodes by address.
-	discovered map[string]member
-}
-
-func (b *bootstrapState) init(stable raft.StableStore) (err error) {
-	b.stable, b.discovered = stable, map[string]member{}
-	if b.promised, err = raftstore.Get(stable, raftstore.KeyPromise); err != nil {
-		return fmt.Errorf("reading promise: %w", err)
-	}
-	return nil
-}
-
-// promise stores the node that this one may form a cluster with, "" for none. The caller holds mu.
-func (b *bootstrapState) promise(id string) error {
-	if b.promised == id {
-		return nil
-	}
-	if err := raftstore.Set(b.stable, raftstore.KeyPromise, id); err != nil {
-		return fmt.Errorf("storing promise: %w", err)
-	}
-	b.promised = id
-	b.granted++
-	return nil
 }
 
 // hello calls one peer and records what it reports.
@@ -193,16 +157,13 @@ func (n *Node) handleHello(from string, request helloRequest) (helloResponse, er
 	response.Time = n.clock().UTC()
 	response.Start, response.NotMember = n.identity.start, n.notMemberAsOf(request.Member.ID)
 	n.identity.heard(request.Member.ID, request.Start, n.servers())
-	b := &n.bootstrap
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	response.Promised = b.promised
-	if request.Fresh && len(b.discovered) < helloLimit {
-		b.discovered[request.Member.Address] = request.Member
+	response.Promised, _ = n.promises.To()
+	if request.Fresh {
+		n.promises.Meet(string(n.id), formation.Node(request.Member))
 	}
 	if response.Fresh {
-		for _, m := range b.discovered {
-			response.Known = append(response.Known, m)
+		for _, m := range n.promises.Known() {
+			response.Known = append(response.Known, member(m))
 		}
 	}
 	return response, nil
@@ -221,26 +182,14 @@ func (n *Node) handlePromise(from string, request promiseRequest) (promiseRespon
 	if err := n.checkCaller(from, request.Member); err != nil {
 		return promiseResponse{}, err
 	}
-	b := &n.bootstrap
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !n.fresh() {
-		return promiseResponse{Reason: "this node has state"}, nil
-	}
-	if b.promised != "" && b.promised != request.Member.ID {
-		return promiseResponse{Reason: "promised to " + b.promised}, nil
-	}
-	if err := b.promise(request.Member.ID); err != nil {
-		return promiseResponse{}, err
-	}
-	return promiseResponse{Granted: true}, nil
+	refused, err := n.promises.Grant(request.Member.ID, n.fresh)
+	return promiseResponse{Granted: err == nil && refused == "", Reason: refused}, err
 }
 
 // promisedTo reports whether this node promised to form a cluster with another.
 func (n *Node) promisedTo(id raft.ServerID) bool {
-	n.bootstrap.mu.Lock()
-	defer n.bootstrap.mu.Unlock()
-	return n.bootstrap.promised == string(id)
+	to, _ := n.promises.To()
+	return to == string(id)
 }
 
 // keepMembership bootstraps or joins a cluster, and corrects this node's address when it changes.
@@ -288,33 +237,37 @@ func (n *Node) settled() bool {
 
 // bootstrapOrJoin discovers peers and takes one step.
 func (n *Node) bootstrapOrJoin(ctx context.Context) error {
-	b := &n.bootstrap
-	b.mu.Lock()
-	granted := b.granted
-	b.mu.Unlock()
+	_, granted := n.promises.To()
 	peers := n.discoverPeers(ctx)
-	step := nextStep(n.situation(), peers)
-
-	b.mu.Lock()
-	err := b.releasePromise(string(n.id), granted, step, peers)
-	b.mu.Unlock()
-	if err != nil {
+	step := formation.NextStep(n.situation(), peers)
+	if err := n.promises.Release(string(n.id), granted, step, peers); err != nil {
 		return err
 	}
-	switch step.kind {
-	case stepJoin:
-		return n.join(ctx, step.via)
-	case stepBootstrap:
-		return n.bootstrapWith(ctx, step.members)
+	switch step.Kind {
+	case formation.Join:
+		return n.join(ctx, step.Via)
+	case formation.Bootstrap:
+		return n.bootstrapWith(ctx, step.Members)
 	}
-	if step.reason != "" {
-		return errors.New(step.reason)
+	if step.Reason != "" {
+		return errors.New(step.Reason)
 	}
 	return nil
 }
 
+func (n *Node) situation() formation.Situation {
+	s := formation.Situation{Self: formation.Node(n.self()), Expect: n.cfg.BootstrapExpect, Fresh: n.fresh()}
+	for _, server := range n.servers() {
+		s.Configured = true
+		if server.ID == n.id {
+			s.Listed, s.Address = true, string(server.Address)
+		}
+	}
+	return s
+}
+
 // discoverPeers says hello to every known address and returns the answers, ordered by id.
-func (n *Node) discoverPeers(ctx context.Context) []helloResponse {
+func (n *Node) discoverPeers(ctx context.Context) []formation.Peer {
 	addresses := map[string]bool{}
 	for _, a := range n.cfg.RetryJoin {
 		addresses[a] = true
@@ -322,78 +275,45 @@ func (n *Node) discoverPeers(ctx context.Context) []helloResponse {
 	for _, s := range n.servers() {
 		addresses[n.currentAddress(s)] = true
 	}
-	n.bootstrap.mu.Lock()
-	for a := range n.bootstrap.discovered {
-		addresses[a] = true
+	for _, m := range n.promises.Known() {
+		addresses[m.Address] = true
 	}
-	n.bootstrap.mu.Unlock()
 	delete(addresses, n.network.Addr())
 
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	byID := map[string]helloResponse{}
+	byID := map[string]formation.Peer{}
 	for a := range addresses {
 		wg.Go(func() {
 			response, err := n.hello(ctx, a)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				n.bootstrap.forget(a)
+				n.promises.Forget(a)
 			} else if response.Member.ID != string(n.id) {
-				byID[response.Member.ID] = response
+				byID[response.Member.ID] = response.peer()
 			}
 		})
 	}
 	wg.Wait()
-	var peers []helloResponse
+	var peers []formation.Peer
 	for _, p := range byID {
 		peers = append(peers, p)
-		n.bootstrap.addDiscovered(string(n.id), p)
+		if p.Fresh {
+			n.promises.Meet(string(n.id), append(p.Known, p.Node)...)
+		}
 	}
-	slices.SortFunc(
-		peers, func(a, b helloResponse) int { return cmp.Compare(a.Member.ID, b.Member.ID) },
-	)
+	slices.SortFunc(peers, func(a, b formation.Peer) int { return cmp.Compare(a.ID, b.ID) })
 	return peers
 }
 
-// addDiscovered records a fresh peer and the fresh nodes that it knows.
-func (b *bootstrapState) addDiscovered(self string, p helloResponse) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, m := range append(p.Known, p.Member) {
-		if p.Fresh && m.ID != self && len(b.discovered) < helloLimit {
-			b.discovered[m.Address] = m
-		}
+// peer is the answer as the first start sees it.
+func (h helloResponse) peer() formation.Peer {
+	p := formation.Peer{Node: formation.Node(h.Member), Formed: h.Formed, Fresh: h.Fresh, Promised: h.Promised}
+	for _, m := range h.Known {
+		p.Known = append(p.Known, formation.Node(m))
 	}
-}
-
-func (b *bootstrapState) forget(address string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.discovered, address)
-}
-
-// releasePromise withdraws a promise when that is safe. granted is the count from before the peers
-// were asked. The caller holds mu.
-func (b *bootstrapState) releasePromise(
-	self string, granted int, step step, peers []helloResponse,
-) error {
-	if b.promised == self && step.kind != stepBootstrap {
-		return b.promise("") // it binds only this node
-	}
-	if b.promised == "" || b.promised == self || b.granted != granted {
-		return nil
-	}
-	for _, p := range peers {
-		// The promised node answered after the promise that it does not form a cluster; it would have to
-		// ask again. Or it lost its disk, and the promise with it.
-		abandoned := p.Member.ID == b.promised && p.Fresh && p.Promised != b.promised
-		reborn := p.Member.ID != b.promised && p.Member.Name == peernet.NodeName(raft.ServerID(b.promised))
-		if abandoned || reborn {
-			return b.promise("")
-		}
-	}
-	return nil
+	return p
 }
 
 // join asks the cluster, through any of its members, to add this node.
@@ -418,16 +338,8 @@ func (n *Node) join(ctx context.Context, via []string) error {
 }
 
 // bootstrapWith collects the promises and writes the first configuration.
-func (n *Node) bootstrapWith(ctx context.Context, members []member) error {
-	b := &n.bootstrap
-	b.mu.Lock()
-	if b.promised != "" && b.promised != string(n.id) {
-		b.mu.Unlock()
-		return fmt.Errorf("promised to %s", b.promised)
-	}
-	err := b.promise(string(n.id))
-	granted := b.granted
-	b.mu.Unlock()
+func (n *Node) bootstrapWith(ctx context.Context, members []formation.Node) error {
+	granted, err := n.promises.Begin(string(n.id))
 	if err != nil {
 		return err
 	}
@@ -454,15 +366,12 @@ func (n *Node) bootstrapWith(ctx context.Context, members []member) error {
 			return fmt.Errorf("%s does not form a cluster with this node: %s", m.Name, response.Reason)
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.promised != string(n.id) || b.granted != granted {
-		return errors.New("the promise changed meanwhile")
-	}
-	n.logger.Info("cluster: forming a new cluster", "count", len(members))
-	// Raft itself refuses when a vote or an entry arrived meanwhile.
-	if err := n.await(ctx, n.raft.Load().BootstrapCluster(configuration)); err != nil {
-		return fmt.Errorf("forming the cluster: %w", err)
-	}
-	return nil
+	return n.promises.Write(string(n.id), granted, func() error {
+		n.logger.Info("cluster: forming a new cluster", "count", len(members))
+		// Raft itself refuses when a vote or an entry arrived meanwhile.
+		if err := n.await(ctx, n.raft.Load().BootstrapCluster(configuration)); err != nil {
+			return fmt.Errorf("forming the cluster: %w", err)
+		}
+		return nil
+	})
 }

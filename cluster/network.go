@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/formation"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/cluster/raftmetrics"
@@ -276,7 +277,7 @@ func (n *Node) countWrongMembers() func(
 	return func(asked raft.ServerID, target raft.ServerAddress, answered raft.ServerID) {
 		n.metrics.WrongAnswers.Inc()
 		mu.Lock()
-		first := !logged[pair{asked, answered}] && len(logged) < helloLimit
+		first := !logged[pair{asked, answered}] && len(logged) < formation.Limit
 		if first {
 			logged[pair{asked, answered}] = true
 		}

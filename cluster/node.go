@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/formation"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
 	"bivouac.dev/bivouac/cluster/raftfsm"
@@ -85,7 +86,7 @@ type Node struct {
 	fastestVoter fastestVoter
 	entries      batcher // the leader's: commands for the log
 	outbox       batcher // commands for the leader
-	bootstrap    bootstrapState
+	promises     *formation.Promises
 	addresses    addressBook
 	identity     identity
 	contacts     contactBook
@@ -172,7 +173,7 @@ func NewWith(
 	if n.senders, err = n.newJudge(); err != nil {
 		return nil, err
 	}
-	if err := n.bootstrap.init(storage.Stable); err != nil {
+	if n.promises, err = formation.Open(storage.Stable); err != nil {
 		return nil, err
 	}
 	if port, ok := network.(*peernet.Port); ok {

@@ -111,7 +111,7 @@ func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
 
 func TestNodeID_IsKeptAndBelongsToTheName(t *testing.T) {
 	t.Parallel()
-	stable := memory{}
+	stable := raftstore.NewInmem()
 	id, err := nodeID(stable, "a")
 	if err != nil || peernet.NodeName(id) != "a" {
 		t.Fatalf("got %q, %v", id, err)

@@ -56,6 +56,7 @@ var narrow = map[string][]string{
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
+	"cluster/formation":   {"cluster/peernet", "cluster/raftstore"},
 	"cluster/membership":  {"cluster/peernet"},
 	"cluster/records":     {"cluster/membership", "cluster/peernet", "cluster/raftstore"},
 	"cluster/replication": {},
