@@ -79,7 +79,7 @@ func aRefusedDiskStaysRefused(t *testing.T) {
 		}
 	}
 	put(older)
-	for i := range 3 * 16 {
+	for i := range 3 * 16 { // three times what a disk keeps
 		if err := start(); err == nil {
 			t.Fatalf("the older disk is taken at its start number %d", i+1)
 		}

@@ -14,8 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftstore"
@@ -219,38 +217,6 @@ func TestOutcome_TooMuchForOneAnswerIsUnknownAndNotLost(t *testing.T) {
 		if a.status == notCommitted || a.status == committed && a.result.Index != uint64(i) {
 			t.Errorf("number %d: certainty %v, index %d", i, a.status, a.result.Index)
 		}
-	}
-}
-
-func TestMetrics_AreWellFormed(t *testing.T) {
-	t.Parallel()
-	logs := raftstore.NewInmem()
-	cfg := DefaultConfig()
-	cfg.NodeName = "a"
-	n, err := NewWith(cfg, fsm.NewStore(), raftstore.Store{Logs: logs, Stable: logs, Close: func() error { return nil }},
-		unplugged{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry := prometheus.NewRegistry()
-	unregister, err := n.metrics.Register(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.metrics.Proposed(time.Now(), nil)
-	n.metrics.Proposed(time.Now(), fsm.Errorf(fsm.CodeConflict, "x"))
-	n.metrics.Proposed(time.Now(), fsm.Errorf(fsm.CodeNoLeader, "x"))
-	problems, err := testutil.GatherAndLint(registry)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("lint: %v, %v", problems, err)
-	}
-	if count, err := testutil.GatherAndCount(registry, "bivouac_raft_propose_duration_seconds",
-		"bivouac_raft_state"); err != nil || count != 8+4 {
-		t.Errorf("%d series, %v", count, err)
-	}
-	unregister()
-	if _, err := n.metrics.Register(registry); err != nil {
-		t.Errorf("registering again: %v", err)
 	}
 }
 
