@@ -23,7 +23,7 @@ func (r *real) lie(i int, id string, after time.Duration) *forgetest.Forger {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	f.NotMember = 1 << 60
+	f.NotMember.Store(1 << 60)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {

@@ -41,8 +41,8 @@ type Forger struct {
 	// poses is the member that the greetings of new connections of Raft's name, nil for ID.
 	poses atomic.Pointer[string]
 	// NotMember is the index as of which answers to greetings say that the caller is no member, 0 for
-	// none. Set it before anybody calls.
-	NotMember uint64
+	// none.
+	NotMember atomic.Uint64
 }
 
 // New opens a port on a host. The certificate must be for the node of the id.
@@ -110,7 +110,8 @@ func (f *Forger) Greet(to raft.ServerID) peernet.Greeting {
 
 // Welcome implements peernet.Host.
 func (f *Forger) Welcome(peernet.Greeting) peernet.GreetingAnswer {
-	return peernet.GreetingAnswer{Greeting: f.Greet(""), NotMember: f.NotMember, Index: f.NotMember}
+	as := f.NotMember.Load()
+	return peernet.GreetingAnswer{Greeting: f.Greet(""), NotMember: as, Index: as}
 }
 
 // Met implements peernet.Host.
