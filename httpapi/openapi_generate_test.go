@@ -87,9 +87,7 @@ func unseen() map[string]any {
 	return map[string]any{
 		"conversation.search": wire.Page[conversationBody]{}, "conversation.list": []*conversationBody{},
 		"start_task.get": []*startTaskBody{}, "start_task.search": wire.Page[startTaskBody]{},
-		"spec.pool": wire.Success{}, "sandbox.secret": response.PlainText(""), "webhook.conversation": wire.Success{},
-		"user.configure": wire.User{}, "user.disable": wire.User{}, "user.enable": wire.User{},
-		"user.delete": wire.Success{}, "hold.release": wire.Success{}, "orphan.restore": wire.RestoredSandbox{},
+		"sandbox.secret": response.PlainText(""), "hold.release": wire.Success{}, "orphan.restore": wire.RestoredSandbox{},
 		"orphan.delete": wire.Success{}, "ready": "", "client.list": wire.Page[wire.Client]{},
 		"client.drain": wire.Success{}, "client.lost": wire.Success{}, "client.enable": wire.Success{},
 		"snapshot.restore": wire.RestoreReport{}, "openapi": map[string]any{},
@@ -103,9 +101,15 @@ func world(t *testing.T, r *route) (h *harness, req *http.Request, params httpro
 	h.observe(sb, running())
 	h.questioned(*r, sb)
 	h.starting()
-	method, path, body := sampleRequest(*r, sb, h.conversation("alice", sb, speaksACP))
-	if r.name == "spec.pool" {
-		path += "/pool"
+	conversation := h.conversation("alice", sb, speaksACP)
+	method, path, body := sampleRequest(*r, sb, conversation)
+	switch noun, _, _ := strings.Cut(r.name, "."); {
+	case r.name == "spec.pool":
+		path, body = path+"/pool", `{"size":1}`
+	case noun == "user" && r.access == operator:
+		path = strings.ReplaceAll(r.path, ":id", "alice")
+	case noun == "webhook":
+		body = `{"id":"` + conversation + `"}`
 	}
 	req = httptest.NewRequest(method, path, strings.NewReader(body))
 	key := map[access]string{user: h.alice, operator: h.root}[r.access]

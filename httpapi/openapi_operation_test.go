@@ -278,9 +278,14 @@ func (d *descriptionWriter) like(name string, into schema, path, of string) {
 	properties := holder[key].(schema)["properties"].(schema)
 	for member, one := range sent["properties"].(schema) {
 		like, _ := one.(schema)
-		if properties[member] != nil && like["type"] != nil && like["type"] != "object" {
-			properties[member] = like
+		own, there := properties[member].(schema)
+		if !there || like["type"] == nil || like["type"] == "object" {
+			continue
 		}
+		if like["type"] != "array" && own["nullable"] == nil { // what a request may leave out is there in an answer
+			delete(like, "nullable")
+		}
+		properties[member] = like
 	}
 }
 
