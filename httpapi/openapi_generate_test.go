@@ -386,7 +386,14 @@ func TestDescription_IsGenerated(t *testing.T) {
 		}
 		return
 	}
-	if !bytes.Equal(got, Description()) {
-		t.Error("openapi.json is not what the code says: go generate ./httpapi, and read the difference")
+	if bytes.Equal(got, Description()) {
+		return
 	}
+	want, stale := strings.Split(string(got), "\n"), strings.Split(string(Description()), "\n")
+	at := 0
+	for at < min(len(want), len(stale))-1 && want[at] == stale[at] {
+		at++
+	}
+	t.Errorf("openapi.json is not what the code says: go generate ./httpapi, and read the difference, from line %d:\n"+
+		"is      %s\nmust be %s", at+1, stale[at], want[at])
 }
