@@ -63,6 +63,7 @@ check: $(LINT) ## formatting, vet, golangci-lint, and the project's rules (ops/c
 	$(GO) test -count=1 ./ops/check
 	@$(GO) run ./ops/bench/results -note
 	$(LINT) run --max-same-issues 0
+	cd ops/bench/peers && $(LINT) run --config ../../../.golangci.yml --enable-only funlen,gochecknoinits,interfacebloat
 
 $(LINT):
 	@echo "building golangci-lint $(LINT_VERSION), once"

@@ -99,6 +99,8 @@ var rules = []struct {
 		"package fsm\nfunc TestX(t *testing.T) { http.DefaultTransport.(*http.Transport).Proxy = nil }",
 		"http.DefaultTransport.(*http.Transport).Proxy changes",
 	},
+	{"docs/name", Docs, "fsm/x.go", "// Package fsm is.\npackage fsm\nfunc Exported() {}", "Exported has no godoc"},
+	{"docs/package", Docs, "fsm/x.go", "package fsm", "no package comment"},
 	{
 		"logs/pairs",
 		Logs,

@@ -21,7 +21,7 @@ var noNames = []string{"util", "utils", "common", "helper", "helpers", "manager"
 
 // House reports violations of the project rules: files that are too long, package-level state,
 // meaningless package names, and notes of unfinished work. Golangci-lint holds the length of
-// functions and interfaces, init and godoc.
+// functions and interfaces, and init.
 func House(files []*File) []string {
 	var found []string
 	for _, f := range files {

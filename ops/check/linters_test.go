@@ -42,20 +42,6 @@ var linted = []struct{ name, path, source, want string }{
 		"package httpapi\n\ntype i interface {\n\tA()\n\tB()\n\tC()\n\tD()\n\tE()\n\tF()\n}\n\nvar _ i",
 		"has more than 5 methods",
 	},
-	{"godoc", "httpapi/doc.go", "package httpapi\n\nfunc Exported() {}", "exported function Exported should have comment"},
-	{
-		"godoc of a method", "httpapi/method.go",
-		"package httpapi\n\n// M is.\ntype M int\n\nfunc (M) Exported() {}", "exported method M.Exported should have comment",
-	},
-	{
-		"godoc of a constant", "httpapi/const.go", "package httpapi\n\nconst Three = 3",
-		"exported const Three should have comment",
-	},
-	{
-		"godoc's name", "httpapi/named.go", "package httpapi\n\n// Does nothing.\nfunc Named() {}",
-		"comment on exported function Named should be of the form",
-	},
-	{"package", "ops/y/y.go", "package y", "should have a package comment"},
 }
 
 // TestLinters_ObjectToWhatBreaksThem runs golangci-lint with the project's configuration on a module
