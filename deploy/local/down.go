@@ -57,7 +57,7 @@ func Down(dir string, progress io.Writer) error {
 	balancer, nomad, vault := stackParts()
 	var errs []error
 	fmt.Fprintln(progress, "stopping HAProxy and the nodes")
-	errs = append(errs, findProcess(filepath.Join(dir, balancer), balancer).stop(2*time.Second))
+	errs = append(errs, findProcess(filepath.Join(dir, balancer), balancer).Stop(2*time.Second))
 	errs = append(errs, stopServers(dir))
 
 	fmt.Fprintln(progress, "stopping the sandboxes and Nomad")
@@ -72,7 +72,7 @@ func Down(dir string, progress io.Writer) error {
 	errs = append(errs, n.Close())
 
 	fmt.Fprintln(progress, "stopping Vault")
-	errs = append(errs, findProcess(filepath.Join(dir, vault), vault).stop(10*time.Second))
+	errs = append(errs, findProcess(filepath.Join(dir, vault), vault).Stop(10*time.Second))
 	if stack != nil && stack.Network != "" {
 		errs = append(errs, networkOf(dir).Down())
 	}

@@ -31,7 +31,7 @@ func TestFreeze(t *testing.T) {
 	}
 	agent, task := start(), start("NOMAD_ALLOC_DIR="+filepath.Join(dir, "data", "alloc", "a", "alloc"))
 	other := start("NOMAD_ALLOC_DIR=/elsewhere/data/alloc")
-	n := &Nomad{Server: Server{Dir: dir, proc: &process{pid: agent}}}
+	n := &Nomad{Server: Server{Dir: dir, proc: &Process{pid: agent}}}
 	// A process shows as stopped only after it was scheduled again.
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -76,7 +76,7 @@ func StartHAProxy(ctx context.Context, o HAProxyOptions) (*HAProxy, error) {
 	if err := h.configure("haproxy.cfg", text, "-db", "-f", ""); err != nil {
 		return nil, err
 	}
-	if h.proc, err = h.cmd.start(); err != nil {
+	if h.proc, err = h.cmd.Start(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)

@@ -74,7 +74,7 @@ func (c call) do(ctx context.Context) error {
 }
 
 // until polls until the condition holds, the process has ended or ctx ends.
-func until(ctx context.Context, p *process, what string, cond func(context.Context) error) error {
+func until(ctx context.Context, p *Process, what string, cond func(context.Context) error) error {
 	ticker := time.NewTicker(25 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -82,7 +82,7 @@ func until(ctx context.Context, p *process, what string, cond func(context.Conte
 		if err == nil {
 			return nil
 		}
-		if p != nil && !p.alive() {
+		if p != nil && !p.Alive() {
 			return p.failure("ended while waiting for " + what)
 		}
 		select {

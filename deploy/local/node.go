@@ -58,20 +58,16 @@ func StartNode(ctx context.Context, dir, name string, progress io.Writer) (*Stac
 }
 
 // startServer starts the server of a node's folder.
-func startServer(dir, name string) (*process, error) {
-	return command{
-		name: "bivouac", dir: filepath.Join(dir, name), detach: true,
-		path: filepath.Join(dir, "bin", "bivouac"), args: []string{
-			"server",
-			"--config",
-			filepath.Join(dir, name, "node.hcl"),
-		},
-	}.start()
+func startServer(dir, name string) (*Process, error) {
+	return Command{
+		Name: "bivouac", Dir: filepath.Join(dir, name), Detach: true, Path: filepath.Join(dir, "bin", "bivouac"),
+		Args: []string{"server", "--config", filepath.Join(dir, name, "node.hcl")},
+	}.Start()
 }
 
 // serverProcess is a running `bivouac server` of a stack.
 type serverProcess struct {
-	process
+	Process
 	config string
 }
 
@@ -99,7 +95,7 @@ func serversOf(dir string) (list []serverProcess) {
 			continue
 		}
 		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
-		p := serverProcess{process: process{name: "bivouac", pid: pid, started: started}, config: configOf(args[2:], cwd)}
+		p := serverProcess{Process: Process{name: "bivouac", pid: pid, started: started}, config: configOf(args[2:], cwd)}
 		p.pidFile = filepath.Join(filepath.Dir(p.config), "bivouac.pid")
 		p.log = filepath.Join(filepath.Dir(p.config), "bivouac.log")
 		list = append(list, p)
@@ -139,7 +135,7 @@ func stopServers(dir string) error {
 	servers := serversOf(dir)
 	failed := make(chan error, len(servers))
 	for i := range servers {
-		go func() { failed <- servers[i].stop(stopNode) }()
+		go func() { failed <- servers[i].Stop(stopNode) }()
 	}
 	var errs []error
 	for range servers {

@@ -93,7 +93,7 @@ func StartNomad(ctx context.Context, o NomadOptions) (*Nomad, error) {
 		err = n.configure("nomad.hcl", text, "agent", "-config=")
 	}
 	if err == nil && o.Extra != "" {
-		err = n.configure("extra.hcl", []byte(o.Extra), append(n.cmd.args, "-config=")...)
+		err = n.configure("extra.hcl", []byte(o.Extra), append(n.cmd.Args, "-config=")...)
 	}
 	if err != nil {
 		dynamic.release()
@@ -178,7 +178,7 @@ func (n *Nomad) Start(ctx context.Context) error {
 			if err := n.Kill(); err != nil {
 				return err
 			}
-		case err == nil || n.proc.alive() || !n.logged(logged, "address already in use") || !pause(ctx, 100*time.Millisecond):
+		case err == nil || n.proc.Alive() || !n.logged(logged, "address already in use") || !pause(ctx, 100*time.Millisecond):
 			return err
 		}
 		// A helper of the former agent, killed between fork and exec, can hold the ports for a

@@ -27,12 +27,12 @@ import (
 func (n *Nomad) Close() error {
 	defer n.ports.release()
 	var errs []error
-	if n.proc != nil && n.proc.alive() {
+	if n.proc != nil && n.proc.Alive() {
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 		defer cancel()
 		// The sweep handles what a failure here leaves.
 		_ = n.purgeJobs(ctx)
-		errs = append(errs, n.proc.stop(10*time.Second))
+		errs = append(errs, n.proc.Stop(10*time.Second))
 	}
 	errs = append(errs, sweep(n.Dir))
 	return errors.Join(errs...)

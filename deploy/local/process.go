@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,85 +17,103 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// command says how a program is started.
-type command struct {
-	name string // also of its files: <dir>/<name>.log, .pid
-	dir  string
-	path string
-	args []string
-	env  []string // added to cleanEnv
-	// detach lets the program outlive this process. Otherwise the kernel kills it with this
+// Command says how a program is started.
+type Command struct {
+	Name string // also of its files: <Dir>/<Name>.log, .pid
+	Dir  string
+	Path string
+	Args []string
+	Env  []string // added to cleanEnv
+	// Log is the file to which its output is appended, "" for <Dir>/<Name>.log.
+	Log string
+	// Detach lets the program outlive this process. Otherwise the kernel kills it with this
 	// process, so that a panic in a test leaves nothing running.
-	detach bool
+	Detach bool
 	// inherit is a file that the program keeps open, or nil.
 	inherit *os.File
 }
 
-// process is a program started by this process, or by an earlier one that wrote the pid file.
-// It is identified by pid and start time, because pids are reused.
-type process struct {
+// Process is a program started by this process, or by an earlier one that wrote the pid file. One of
+// an earlier process is identified by pid and start time, because pids are reused. A nil Process does
+// not run.
+type Process struct {
 	name    string
 	pid     int
 	started string // field 22 of /proc/<pid>/stat, in clock ticks since boot
 	log     string
 	pidFile string
+
+	// cmd has ended when the channel is closed; both are nil for a process of an earlier one.
+	cmd   *exec.Cmd
+	ended chan struct{}
 }
 
-// start runs the command and appends its output to its log.
-func (c command) start() (*process, error) {
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", c.name, err)
+// files returns a process that does not run yet.
+func (c Command) files() *Process {
+	return &Process{
+		name:    c.Name,
+		log:     cmp.Or(c.Log, filepath.Join(c.Dir, c.Name+".log")),
+		pidFile: filepath.Join(c.Dir, c.Name+".pid"),
 	}
-	p := &process{name: c.name, log: filepath.Join(c.dir, c.name+".log"), pidFile: filepath.Join(c.dir, c.name+".pid")}
+}
+
+// Start runs the command.
+func (c Command) Start() (*Process, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", c.Name, err)
+	}
+	p := c.files()
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("starting %s: %w", c.name, err)
+		return nil, fmt.Errorf("starting %s: %w", c.Name, err)
 	}
 	defer out.Close()
-	cmd := exec.Command(c.path, c.args...)
-	cmd.Dir = c.dir
-	cmd.Env = append(cleanEnv(), c.env...)
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Dir = c.Dir
+	cmd.Env = append(cleanEnv(), c.Env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	// Its own process group: Ctrl-C in the terminal is for this process.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if !c.detach {
+	if !c.Detach {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
 	if c.inherit != nil {
 		cmd.ExtraFiles = []*os.File{c.inherit}
 	}
-	if err := startAndReap(cmd); err != nil {
-		return nil, fmt.Errorf("starting %s: %w", c.name, err)
+	p.cmd, p.ended = cmd, make(chan struct{})
+	if err := p.startAndReap(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", c.Name, err)
 	}
 	p.pid = cmd.Process.Pid
 	p.started = startTime(p.pid)
 	if err := writeFile(p.pidFile, []byte(fmt.Sprintf("%d %s\n", p.pid, p.started)), 0o600); err != nil {
-		return nil, errors.Join(err, p.kill())
+		return nil, errors.Join(err, p.Kill())
 	}
 	return p, nil
 }
 
-// startAndReap starts cmd and waits for its end in the background; its log tells how it ended.
+// startAndReap starts the program and waits for its end in the background; its log tells how it ended.
 // A thread is kept for it meanwhile: the kernel sends the death signal when the thread that
 // started the process ends, and other code may end threads (scheduler/process does so on
 // purpose).
-func startAndReap(cmd *exec.Cmd) error {
+func (p *Process) startAndReap() error {
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
+		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait()
+			_ = p.cmd.Wait()
+			close(p.ended)
 		}
 	}()
 	return <-started
 }
 
 // findProcess reads a pid file. It returns nil if there is none or the process has ended.
-func findProcess(dir, name string) *process {
-	p := &process{name: name, log: filepath.Join(dir, name+".log"), pidFile: filepath.Join(dir, name+".pid")}
+func findProcess(dir, name string) *Process {
+	p := Command{Name: name, Dir: dir}.files()
 	raw, err := os.ReadFile(p.pidFile)
 	if err != nil {
 		return nil
@@ -105,39 +124,70 @@ func findProcess(dir, name string) *process {
 	}
 	p.pid, _ = strconv.Atoi(fields[0])
 	p.started = fields[1]
-	if p.pid <= 0 || !p.alive() {
+	if p.pid <= 0 || !p.Alive() {
 		return nil
 	}
 	return p
 }
 
-// alive reports whether the process runs; a zombie does not.
-func (p *process) alive() bool {
+// Alive reports whether the process runs; a zombie does not.
+func (p *Process) Alive() bool {
+	switch {
+	case p == nil:
+		return false
+	case p.ended != nil:
+		select {
+		case <-p.ended:
+			return false
+		default:
+			return true
+		}
+	}
 	t := startTime(p.pid)
 	return t != "" && t == p.started
 }
 
-// stop sends SIGTERM and waits; after the grace period it sends SIGKILL.
-func (p *process) stop(grace time.Duration) error {
-	if p == nil || !p.alive() {
+// Pid returns the process id.
+func (p *Process) Pid() int { return p.pid }
+
+// ExitCode returns the exit code of a process that this one started and that has ended.
+func (p *Process) ExitCode() int {
+	<-p.ended
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Signal sends a signal to a process that runs.
+func (p *Process) Signal(signal syscall.Signal) error {
+	if !p.Alive() {
 		return nil
 	}
-	if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("stopping %s (pid %d): %w", p.name, p.pid, err)
+	if err := syscall.Kill(p.pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("sending %s to %s (pid %d): %w", signal, p.name, p.pid, err)
+	}
+	return nil
+}
+
+// Stop sends SIGTERM and waits; after the grace period it sends SIGKILL.
+func (p *Process) Stop(grace time.Duration) error {
+	if !p.Alive() {
+		return nil
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
 	}
 	if p.waitGone(grace) {
 		return p.forget()
 	}
-	return p.kill()
+	return p.Kill()
 }
 
-// kill sends SIGKILL and waits.
-func (p *process) kill() error {
-	if p == nil || !p.alive() {
+// Kill sends SIGKILL and waits.
+func (p *Process) Kill() error {
+	if !p.Alive() {
 		return nil
 	}
-	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("killing %s (pid %d): %w", p.name, p.pid, err)
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return err
 	}
 	if !p.waitGone(10 * time.Second) {
 		return fmt.Errorf("killing %s: pid %d is still there after 10 s", p.name, p.pid)
@@ -145,15 +195,15 @@ func (p *process) kill() error {
 	return p.forget()
 }
 
-func (p *process) forget() error {
+func (p *Process) forget() error {
 	if err := os.Remove(p.pidFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-func (p *process) waitGone(limit time.Duration) bool {
-	for end := time.Now().Add(limit); p.alive(); time.Sleep(10 * time.Millisecond) {
+func (p *Process) waitGone(limit time.Duration) bool {
+	for end := time.Now().Add(limit); p.Alive(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
@@ -162,8 +212,8 @@ func (p *process) waitGone(limit time.Duration) bool {
 }
 
 // failure returns an error about a process with the last lines of its log.
-func (p *process) failure(what string) error {
-	return fmt.Errorf("%s %s; the end of %s:\n%s", p.name, what, p.log, tail(p.log, 15))
+func (p *Process) failure(what string) error {
+	return fmt.Errorf("%s %s; the end of %s:\n%s", p.name, what, p.log, Tail(p.log, 15))
 }
 
 // startTime returns "" if there is no such process or it is a zombie.
@@ -193,8 +243,8 @@ func startTimeOf(stat []byte) string {
 	return string(fields[started])
 }
 
-// tail returns the last lines of a file.
-func tail(path string, lines int) string {
+// Tail returns the last lines of a file.
+func Tail(path string, lines int) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()

@@ -18,8 +18,8 @@ type Server struct {
 	Dir string
 	Log string
 
-	cmd  command
-	proc *process
+	cmd  Command
+	proc *Process
 }
 
 // serverOptions are what the three have in common.
@@ -47,17 +47,17 @@ func newServer(ctx context.Context, o serverOptions, count int) (s Server, ports
 		return s, nil, err
 	}
 	s.Address, s.Log = "http://127.0.0.1:"+strconv.Itoa(ports[0]), filepath.Join(s.Dir, o.name+".log")
-	s.cmd = command{name: o.name, dir: s.Dir, path: o.binary, detach: o.detach}
+	s.cmd = Command{Name: o.name, Dir: s.Dir, Path: o.binary, Detach: o.detach}
 	return s, ports, nil
 }
 
 // configure writes the configuration and names it in the arguments.
 func (s *Server) configure(file string, text []byte, args ...string) error {
 	config := filepath.Join(s.Dir, file)
-	s.cmd.args = args
-	s.cmd.args[len(args)-1] += config
+	s.cmd.Args = args
+	s.cmd.Args[len(args)-1] += config
 	if err := writeFile(config, text, 0o600); err != nil {
-		return fmt.Errorf("starting %s: %w", s.cmd.name, err)
+		return fmt.Errorf("starting %s: %w", s.cmd.Name, err)
 	}
 	return nil
 }
@@ -65,9 +65,9 @@ func (s *Server) configure(file string, text []byte, args ...string) error {
 // start starts the program, with an empty data directory on the first start.
 func (s *Server) start() (err error) {
 	if err := os.MkdirAll(filepath.Join(s.Dir, "data"), 0o700); err != nil {
-		return fmt.Errorf("starting %s: %w", s.cmd.name, err)
+		return fmt.Errorf("starting %s: %w", s.cmd.Name, err)
 	}
-	s.proc, err = s.cmd.start()
+	s.proc, err = s.cmd.Start()
 	return err
 }
 
@@ -81,10 +81,10 @@ func (s *Server) call(ctx context.Context, header, token, method, path string, i
 }
 
 // stop stops the program gracefully, and kills it after the grace period.
-func (s *Server) stop(grace time.Duration) error { return s.proc.stop(grace) }
+func (s *Server) stop(grace time.Duration) error { return s.proc.Stop(grace) }
 
 // Kill sends SIGKILL. Start starts it again.
-func (s *Server) Kill() error { return s.proc.kill() }
+func (s *Server) Kill() error { return s.proc.Kill() }
 
 // Pid returns the running program's process id.
 func (s *Server) Pid() int { return s.proc.pid }

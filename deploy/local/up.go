@@ -262,7 +262,7 @@ func (b *builder) startNodes(ctx context.Context) error {
 		addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(h)))
 		peers = append(peers, net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
 	}
-	var started []*process
+	var started []*Process
 	for i := range stackNodes {
 		p, err := b.startNode(nodeName(i), addresses[i], peers[i], peers, addresses)
 		if err != nil {
@@ -270,7 +270,7 @@ func (b *builder) startNodes(ctx context.Context) error {
 		}
 		started = append(started, p)
 		b.stack.Nodes = append(b.stack.Nodes,
-			StackNode{Name: nodeName(i), HTTP: "http://" + addresses[i], Pid: p.pid, Log: p.log})
+			StackNode{Name: nodeName(i), HTTP: "http://" + addresses[i], Pid: p.Pid(), Log: p.log})
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -285,7 +285,7 @@ func (b *builder) startNodes(ctx context.Context) error {
 	return nil
 }
 
-func (b *builder) startNode(name, httpAddress, peerAddress string, peers, nodes []string) (*process, error) {
+func (b *builder) startNode(name, httpAddress, peerAddress string, peers, nodes []string) (*Process, error) {
 	text, err := deploy.Files.ReadFile("config/stack.hcl")
 	if err != nil {
 		return nil, err
@@ -303,7 +303,7 @@ func (b *builder) startNode(name, httpAddress, peerAddress string, peers, nodes 
 	if err != nil {
 		return nil, err
 	}
-	b.onFail(func() error { return p.stop(stopNode) })
+	b.onFail(func() error { return p.Stop(stopNode) })
 	return p, nil
 }
 

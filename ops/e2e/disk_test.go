@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/chaos/faultfs"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
@@ -159,14 +160,14 @@ func stopped(t *testing.T, n *testcluster.Node, words ...string) {
 		}
 		return nil
 	})
-	said := testcluster.Tail(n.Log, 15)
+	said := local.Tail(n.Log, 15)
 	for _, w := range append(words, n.Data, "bivouac runbook disk") {
 		if !strings.Contains(said, w) {
 			t.Errorf("%s stopped without saying %q:\n%s", n.Name, w, said)
 		}
 	}
 	if raw, err := os.ReadFile(n.Log); err != nil || strings.Contains(string(raw), "goroutine ") {
-		t.Errorf("%s ended with a stack trace (%v):\n%s", n.Name, err, testcluster.Tail(n.Log, 40))
+		t.Errorf("%s ended with a stack trace (%v):\n%s", n.Name, err, local.Tail(n.Log, 40))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/ops/e2e/apifuzz"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
@@ -224,7 +225,7 @@ func TestSecurity_APIPort(t *testing.T) {
 	good := &tls.Config{RootCAs: p.roots}
 	testcluster.Eventually(t, "the node serves over TLS", func() error {
 		if !node.Alive() {
-			t.Fatalf("the node ended:\n%s", testcluster.Tail(node.Log, 5))
+			t.Fatalf("the node ended:\n%s", local.Tail(node.Log, 5))
 		}
 		return ask(good)
 	})

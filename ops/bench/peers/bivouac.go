@@ -58,20 +58,20 @@ func newBivouac(name, dir, program, more string) (*system, error) {
 			"127.0.0.1"); err != nil {
 			return nil, err
 		}
-		if err := os.MkdirAll(n.dir, 0o700); err != nil {
+		if err := os.MkdirAll(n.Dir, 0o700); err != nil {
 			return nil, err
 		}
 		config := nodeconfig.Config{
-			Name: node, Data: filepath.Join(n.dir, "data"), HTTP: addresses[i], Peer: addresses[3+i], Peers: addresses[3:],
+			Name: node, Data: filepath.Join(n.Dir, "data"), HTTP: addresses[i], Peer: addresses[3+i], Peers: addresses[3:],
 			TLS: filepath.Join(home, "tls"), SecretID: filepath.Join(home, "secret-id"), More: more,
 			Earlier: true, // -base and the guard measure earlier programs, too
 		}
-		if err := os.WriteFile(filepath.Join(n.dir, "node.hcl"), []byte(config.HCL()), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(n.Dir, "node.hcl"), []byte(config.HCL()), 0o600); err != nil {
 			return nil, err
 		}
 		b.base = append(b.base, "http://"+addresses[i])
 	}
-	b.program, b.config = program, filepath.Join(s.nodes[0].dir, "node.hcl")
+	b.program, b.config = program, filepath.Join(s.nodes[0].Dir, "node.hcl")
 	return s, nil
 }
 
@@ -92,7 +92,7 @@ func (b *bivouac) leader(ctx context.Context) (int, error) {
 		}
 		if err := b.http.call(ctx, http.MethodGet, base+"/api/v1/operator/status", nil, &status, "X-Session-API-Key",
 			b.key); err != nil {
-			if !b.nodes[i].alive() {
+			if !b.nodes[i].Alive() {
 				continue
 			}
 			return 0, err

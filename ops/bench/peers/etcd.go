@@ -70,7 +70,7 @@ func (e *etcd) leader(ctx context.Context) (int, error) {
 	ids := map[uint64]int{}
 	leader := uint64(0)
 	for i, c := range e.clients {
-		if !e.nodes[i].alive() {
+		if !e.nodes[i].Alive() {
 			continue
 		}
 		status, err := c[0].Status(ctx, e.address[i])

@@ -77,7 +77,9 @@ func failoverOf(ctx context.Context, s *system, forwards bool) (time.Duration, e
 		survivors = append(survivors, do)
 	}
 	begin := time.Now()
-	s.nodes[leader].kill()
+	if err := s.nodes[leader].Kill(); err != nil {
+		return 0, err
+	}
 	took, err := firstAcknowledged(ctx, begin, survivors)
 	if err != nil {
 		return 0, err

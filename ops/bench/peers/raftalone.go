@@ -57,7 +57,7 @@ func (a *raftAlone) status(ctx context.Context, i int) (st status, err error) {
 func (a *raftAlone) leader(ctx context.Context) (int, error) {
 	leader := ""
 	for i := range a.base {
-		if !a.nodes[i].alive() {
+		if !a.nodes[i].Alive() {
 			continue
 		}
 		st, err := a.status(ctx, i)
@@ -65,7 +65,7 @@ func (a *raftAlone) leader(ctx context.Context) (int, error) {
 			return 0, err
 		}
 		if st.Leader == "" || leader != "" && leader != st.Leader {
-			return 0, fmt.Errorf("%s believes in leader %q", a.nodes[i].name, st.Leader)
+			return 0, fmt.Errorf("%s believes in leader %q", a.nodes[i].Name, st.Leader)
 		}
 		leader = st.Leader
 	}
@@ -73,7 +73,7 @@ func (a *raftAlone) leader(ctx context.Context) (int, error) {
 	if _, err := fmt.Sscanf(leader, "n%d", &at); err != nil {
 		return 0, err
 	}
-	if !a.nodes[at].alive() {
+	if !a.nodes[at].Alive() {
 		return 0, errors.New("the leader is not there")
 	}
 	return at, nil

@@ -45,7 +45,7 @@ func newRqlite(name, dir, program string) (*system, error) {
 func (q *rqlite) leader(ctx context.Context) (int, error) {
 	leader := ""
 	for i, base := range q.base {
-		if !q.nodes[i].alive() {
+		if !q.nodes[i].Alive() {
 			continue
 		}
 		if _, err := q.http.fetch(ctx, http.MethodGet, base+"/readyz", nil); err != nil {
@@ -71,7 +71,7 @@ func (q *rqlite) leader(ctx context.Context) (int, error) {
 	if _, err := fmt.Sscanf(leader, "n%d", &at); err != nil {
 		return 0, err
 	}
-	if !q.nodes[at].alive() {
+	if !q.nodes[at].Alive() {
 		return 0, errors.New("the leader is not there")
 	}
 	return at, nil

@@ -46,7 +46,9 @@ func newSystem(name, dir, program string, count int, args func(i int, dir string
 	s := &system{name: name}
 	for i := range count {
 		at := filepath.Join(dir, name, fmt.Sprintf("n%d", i))
-		s.nodes = append(s.nodes, &process{name: fmt.Sprintf("%s n%d", name, i), path: program, args: args(i, at), dir: at})
+		s.nodes = append(s.nodes, &process{Command: local.Command{
+			Name: fmt.Sprintf("%s-n%d", name, i), Dir: at, Path: program, Args: args(i, at), Log: filepath.Join(at, "log"),
+		}})
 	}
 	return s
 }
@@ -69,8 +71,8 @@ func (s *system) settled(ctx context.Context) (leader int, err error) {
 	last, since := -1, time.Now()
 	err = until(ctx, readyLimit, s.name+" has a leader", func(ctx context.Context) error {
 		for _, n := range s.nodes {
-			if n.cmd != nil && !n.alive() {
-				return fmt.Errorf("%s ended:\n%s", n.name, n.tail())
+			if n.Process != nil && !n.Alive() {
+				return fmt.Errorf("%s ended:\n%s", n.Name, local.Tail(n.Log, 10))
 			}
 		}
 		var err error
@@ -96,14 +98,14 @@ func (s *system) resume() { s.signal(syscall.SIGCONT) }
 
 func (s *system) signal(what syscall.Signal) {
 	for _, n := range s.nodes {
-		n.signal(what)
+		_ = n.Signal(what)
 	}
 }
 
 func (s *system) stop() {
 	s.close()
 	for _, n := range s.nodes {
-		n.kill()
+		_ = n.Kill()
 	}
 }
 

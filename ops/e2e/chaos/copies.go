@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
@@ -223,7 +224,7 @@ func (n *Nemesis) mustRefuse(place *testcluster.Node, words ...string) error {
 	if err != nil {
 		place.Kill()
 		return fmt.Errorf("%s runs with a disk that it must refuse (%q):\n%s", place.Name, words,
-			testcluster.Tail(place.Log, 12))
+			local.Tail(place.Log, 12))
 	}
 	said := lastWords(place.Log)
 	n.say("         %s refuses its disk: %s", place.Name, said)
@@ -235,7 +236,7 @@ func (n *Nemesis) mustRefuse(place *testcluster.Node, words ...string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s refuses its disk without the words %q:\n%s", place.Name, words, testcluster.Tail(place.Log, 12))
+	return fmt.Errorf("%s refuses its disk without the words %q:\n%s", place.Name, words, local.Tail(place.Log, 12))
 }
 
 // othersServe waits, within bounds, until every other node serves: only then do they report

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
@@ -117,7 +118,7 @@ func (n *Nemesis) endedItself(node int) bool {
 	}
 	if n.disks.lost[node]++; n.disks.lost[node] <= maxEnds {
 		n.disks.ended = append(n.disks.ended,
-			fmt.Sprintf("%s ended by itself:\n%s", place.Name, testcluster.Tail(place.Log, 12)))
+			fmt.Sprintf("%s ended by itself:\n%s", place.Name, local.Tail(place.Log, 12)))
 	}
 	return true
 }
@@ -197,7 +198,7 @@ func (n *Nemesis) revive(node int) {
 
 // lastWords returns the end of a log's last line.
 func lastWords(log string) string {
-	line := testcluster.Tail(log, 1)
+	line := local.Tail(log, 1)
 	return line[max(0, len(line)-600):]
 }
 

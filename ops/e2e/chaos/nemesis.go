@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
@@ -201,7 +202,7 @@ func (n *Nemesis) ready() error {
 		alive := node.Alive()
 		n.hands[i].Unlock()
 		if !alive {
-			return fmt.Errorf("%s ended by itself:\n%s", node.Name, testcluster.Tail(node.Log, 20))
+			return fmt.Errorf("%s ended by itself:\n%s", node.Name, local.Tail(node.Log, 20))
 		}
 		if err := n.watch.client(i).Serves(); err != nil {
 			return fmt.Errorf("%s: %w", node.Name, err)

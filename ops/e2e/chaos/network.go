@@ -215,10 +215,10 @@ func (n *Network) Gateway() string { return n.subnet + strconv.Itoa(gatewayHost)
 // Device returns the interface with the gateway's address.
 func (n *Network) Device() string { return n.ports[len(n.ports)-1].device }
 
-// Command makes a command that runs in a node's namespace. `ip netns exec` replaces itself with
+// Command makes a command line that runs another in a node's namespace. `ip netns exec` replaces itself with
 // the program, so the process id is the program's.
-func (n *Network) Command(node int, program string, args ...string) *exec.Cmd {
-	return exec.Command("ip", append([]string{"netns", "exec", n.spaces[node], program}, args...)...)
+func (n *Network) Command(node int, command ...string) []string {
+	return append([]string{"ip", "netns", "exec", n.spaces[node]}, command...)
 }
 
 // Outside lets the nodes reach a server on the loopback interface and returns the address they

@@ -5,6 +5,7 @@ package chaos
 import (
 	"net"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -49,7 +50,8 @@ func TestNetwork_CutsDelaysAndHeals(t *testing.T) {
 		n := NewNetwork(t, 2, 1)
 		spaces = slices.Clone(n.spaces)
 		address := n.Host(0) + ":7000"
-		cmd := n.Command(0, os.Args[0])
+		run := n.Command(0, os.Args[0])
+		cmd := exec.Command(run[0], run[1:]...)
 		cmd.Env = append(os.Environ(), echoEnv+"="+address)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

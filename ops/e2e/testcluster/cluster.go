@@ -71,8 +71,8 @@ type Net interface {
 	Gateway() string
 	// Device returns the network interface with the gateway's address.
 	Device() string
-	// Command makes a command that runs on the node's network.
-	Command(node int, program string, args ...string) *exec.Cmd
+	// Command makes a command line that runs another on the node's network.
+	Command(node int, command ...string) []string
 	// Outside makes a server on the loopback interface reachable for the nodes and returns the
 	// address they use. Both are host:port.
 	Outside(address string) (string, error)
@@ -145,7 +145,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() {
 		for _, n := range f.Nodes {
 			if t.Failed() {
-				t.Logf("%s (%s) said last:\n%s", n.Name, n.Base, Tail(n.Log, 40))
+				t.Logf("%s (%s) said last:\n%s", n.Name, n.Base, local.Tail(n.Log, 40))
 			}
 		}
 	})
@@ -433,14 +433,4 @@ func (f *Cluster) Drivers() []string {
 		return []string{"raw"}
 	}
 	return []string{"raw", "docker"}
-}
-
-// Tail returns the last lines of a file.
-func Tail(path string, lines int) string {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

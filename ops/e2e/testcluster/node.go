@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/testcluster/nodeconfig"
 )
 
@@ -36,8 +34,7 @@ type Node struct {
 	// config is written to file.
 	config nodeconfig.Config
 	file   string
-	cmd    *exec.Cmd
-	ended  chan struct{}
+	proc   *local.Process
 }
 
 // Start starts the node's process.
@@ -49,62 +46,29 @@ func (n *Node) Start(t testing.TB) {
 }
 
 // Spawn is Start for goroutines other than the test's own.
-func (n *Node) Spawn() error {
-	out, err := os.OpenFile(n.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
+func (n *Node) Spawn() (err error) {
+	run := []string{cmp.Or(n.Program, n.cluster.Bivouac), "server", "--config", n.file}
+	if n.cluster.net != nil {
+		run = n.cluster.net.Command(n.place, run...)
 	}
-	defer out.Close()
-	program := cmp.Or(n.Program, n.cluster.Bivouac)
-	if n.cluster.net == nil {
-		n.cmd = exec.Command(program, "server", "--config", n.file)
-	} else {
-		n.cmd = n.cluster.net.Command(n.place, program, "server", "--config", n.file)
-	}
-	n.cmd.Dir = filepath.Dir(n.file)
-	n.cmd.Env = append(os.Environ(), "BIVOUAC_DRILL_DIR="+n.cluster.DrillDir, "BIVOUAC_DRILL_NODE="+n.Name)
-	n.cmd.Env = append(n.cmd.Env, n.Env...)
-	n.cmd.Stdout, n.cmd.Stderr = out, out
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := n.cmd.Start(); err != nil {
-		return err
-	}
-	n.ended = make(chan struct{})
-	go func(cmd *exec.Cmd, ended chan struct{}) {
-		_ = cmd.Wait()
-		close(ended)
-	}(n.cmd, n.ended)
-	return nil
+	n.proc, err = local.Command{
+		Name: n.Name, Dir: filepath.Dir(n.file), Log: n.Log, Path: run[0], Args: run[1:],
+		Env: append([]string{"BIVOUAC_DRILL_DIR=" + n.cluster.DrillDir, "BIVOUAC_DRILL_NODE=" + n.Name}, n.Env...),
+	}.Start()
+	return err
 }
 
 // Stop sends SIGTERM and waits for the end. After patience it kills the process.
-func (n *Node) Stop(patience time.Duration) {
-	timer := time.AfterFunc(patience, n.Kill)
-	defer timer.Stop()
-	_ = n.cmd.Process.Signal(syscall.SIGTERM)
-	<-n.ended
-}
+func (n *Node) Stop(patience time.Duration) { _ = n.proc.Stop(patience) }
 
 // Kill sends SIGKILL. Start starts the node again.
-func (n *Node) Kill() {
-	if n.cmd != nil {
-		_ = n.cmd.Process.Kill()
-		<-n.ended
-	}
-}
+func (n *Node) Kill() { _ = n.proc.Kill() }
 
 // Pid returns the process id.
-func (n *Node) Pid() int { return n.cmd.Process.Pid }
+func (n *Node) Pid() int { return n.proc.Pid() }
 
 // Alive reports whether the process runs.
-func (n *Node) Alive() bool {
-	select {
-	case <-n.ended:
-		return false
-	default:
-		return n.cmd != nil
-	}
-}
+func (n *Node) Alive() bool { return n.proc.Alive() }
 
 // Ended waits until the process ends by itself and returns its exit code.
 func (n *Node) Ended(t testing.TB) int {
@@ -115,7 +79,7 @@ func (n *Node) Ended(t testing.TB) int {
 		}
 		return nil
 	})
-	return n.cmd.ProcessState.ExitCode()
+	return n.proc.ExitCode()
 }
 
 // Ready waits until the node serves.
@@ -123,7 +87,7 @@ func (n *Node) Ready(t testing.TB) {
 	t.Helper()
 	Eventually(t, n.Name+" is ready", func() error {
 		if !n.Alive() {
-			t.Fatalf("%s ended:\n%s", n.Name, Tail(n.Log, 20))
+			t.Fatalf("%s ended:\n%s", n.Name, local.Tail(n.Log, 20))
 		}
 		return n.Serves()
 	})

@@ -6,8 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
+
+	"bivouac.dev/bivouac/deploy/local"
 )
 
 // StartPrometheus starts a Prometheus that scrapes the targets every second, with the rules, if
@@ -31,17 +32,10 @@ scrape_configs:
 `, strings.Join(targets, `", "`))), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "rules.yml"), rules, 0o600))
 	address := freeAddress(t)
-	out, err := os.Create(filepath.Join(dir, "log"))
+	proc, err := local.Command{Name: "prometheus", Dir: dir, Path: binary, Args: []string{
+		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address,
+	}}.Start()
 	must(t, err)
-	defer out.Close()
-	cmd := exec.Command(binary, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address)
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	t.Cleanup(func() { must(t, proc.Kill()) })
 	return Client{Base: "http://" + address}
 }

@@ -77,7 +77,7 @@ func (n *Node) certify(member string) error {
 // of the configuration. The caller fills its data directory.
 func (n *Node) Clone(http, peer, data string) (*Node, error) {
 	twin := *n
-	twin.Env, twin.cmd, twin.ended = append([]string(nil), n.Env...), nil, nil
+	twin.Env, twin.proc = append([]string(nil), n.Env...), nil
 	twin.file = filepath.Join(filepath.Dir(n.file), "clone.hcl")
 	twin.Log = filepath.Join(filepath.Dir(n.file), "clone.log")
 	return &twin, twin.Configure(func(c *nodeconfig.Config) { c.HTTP, c.Peer, c.Data = http, peer, data })
