@@ -60,23 +60,23 @@ var MissingItems = Mutation{"listings with gaps", []mutatedBody{
 // MixedListings lists all conversations but the first in a later state than the first.
 var MixedListings = Mutation{"listings that mix two states", []mutatedBody{
 	{"httpapi/conversation.go", "listConversations", `
-		v, err := c.view()
+		v, err := c.View()
 		if err != nil {
 			return nil, nil, "", err
 		}
-		page := fsm.Page{After: pageIDOf(c.query), Limit: limitOf(c.query)}
-		rows, next := v.Conversations(c.who.user, conversationQuery(c.query), page)
+		page := fsm.Page{After: request.PageIDOf(c.Query), Limit: request.LimitOf(c.Query)}
+		rows, next := v.Conversations(c.Caller.User, conversationQuery(c.Query), page)
 		for range 20 {
-			if v, err = c.view(); err != nil {
+			if v, err = c.View(); err != nil {
 				return nil, nil, "", err
 			}
 		}
 		for i, row := range rows {
-			if now := v.Conversation(c.who.user, row.ID); i > 0 && now != nil {
+			if now := v.Conversation(c.Caller.User, row.ID); i > 0 && now != nil {
 				rows[i] = now
 			}
 		}
-		return rows, v, next, c.check()`},
+		return rows, v, next, c.Check()`},
 }}
 
 // apply adds the mutation to an overlay.

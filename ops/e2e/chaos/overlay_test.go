@@ -41,7 +41,7 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 		"cluster/propose.go",
 		"cluster/drill_clock.go",
 		"cluster/drill_mail.go",
-		"httpapi/call.go",
+		"httpapi/request/call.go",
 		"scheduler/steps.go",
 		"fsm/command_ids.go",
 	} {
