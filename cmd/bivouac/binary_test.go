@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // child is the program as a process.
@@ -158,7 +160,7 @@ func TestBinary_KilledAtAnyPointLosesNoAcknowledgedWrite(t *testing.T) {
 	c, nodes := devChild(t, dir)
 	writers := make([]*writer, len(nodes))
 	for i, n := range nodes {
-		var made keyInfo
+		var made wire.CreatedAPIKey
 		n.do(t, http.StatusCreated, http.MethodPost, "/api/v1/operator/keys",
 			map[string]any{"user": fmt.Sprintf("writer%d", i), "name": "test"}).json(t, &made)
 		writers[i] = &writer{key: made.Key}

@@ -1,16 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // installation returns the cluster's configuration in a node's file.
@@ -138,115 +137,12 @@ func (c *LimitsConfig) clusterLimits(in *Config) ([]attr, []nested) {
 		}
 }
 
-// configInfo is the cluster's configuration in the API.
-type configInfo struct {
-	Index  uint64     `json:"index"`
-	Policy userPolicy `json:"policy"`
-	Limits struct {
-		User         userLimits `json:"user"`
-		Installation userLimits `json:"installation"`
-		OnLimit      string     `json:"on_limit"`
-	} `json:"limits"`
-	Git  *gitInfo  `json:"git,omitempty"`
-	CORS *corsInfo `json:"cors,omitempty"`
-	// LLM is nil where the cluster does not keep it.
-	LLM *llmInfo `json:"llm,omitempty"`
-}
-
-type gitInfo struct {
-	VerifyTokens bool     `json:"verify_tokens"`
-	AllowedHosts []string `json:"allowed_hosts"`
-}
-
-type corsInfo struct {
-	Origins []string `json:"origins"`
-}
-
-// configOf converts a configuration for the API.
-func configOf(i fsm.Installation) (c configInfo) {
-	text := func(d time.Duration) *string {
-		switch {
-		case d == 0:
-			return nil
-		case d < 0:
-			return new(policyNever)
-		}
-		return new(d.String())
-	}
-	c.Policy = userPolicy{text(i.Policy.IdleTimeout), text(i.Policy.MaxRunning), text(i.Policy.DeletePausedAfter)}
-	c.Limits.User, c.Limits.Installation, c.Limits.OnLimit = limitsInfo(i.PerUser), limitsInfo(i.Overall), cmp.Or(
-		string(i.OnLimit),
-		string(fsm.OnLimitRefuse),
-	)
-	c.Git = &gitInfo{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)}
-	c.CORS = &corsInfo{Origins: append([]string{}, i.CORS.Origins...)}
-	c.LLM = llmInfoOf(i.LLM)
-	return c
-}
-
-func limitsInfo(l fsm.Limits) userLimits {
-	return userLimits{
-		Running:         l.Running,
-		Total:           l.Total,
-		StartsPerMinute: l.StartsPerMinute,
-		CPU:             l.CPU,
-		Memory:          l.Memory,
-		StateBytes:      l.StateBytes,
-	}
-}
-
-// installation converts what the API answered.
-func (c configInfo) installation() (fsm.Installation, error) {
-	var firstErr error
-	parse := func(s *string) time.Duration {
-		if s == nil {
-			return 0
-		}
-		if *s == policyNever {
-			return -1
-		}
-		d, err := time.ParseDuration(*s)
-		if err != nil && firstErr == nil {
-			firstErr = fmt.Errorf("the node's answer: %w", err)
-		}
-		return d
-	}
-	limits := func(l userLimits) fsm.Limits {
-		return fsm.Limits{
-			Running:         l.Running,
-			Total:           l.Total,
-			StartsPerMinute: l.StartsPerMinute,
-			CPU:             l.CPU,
-			Memory:          l.Memory,
-			StateBytes:      l.StateBytes,
-		}
-	}
-	i := fsm.Installation{
-		Policy: fsm.Policy{
-			IdleTimeout:       parse(c.Policy.IdleTimeout),
-			MaxRunning:        parse(c.Policy.MaxRunning),
-			DeletePausedAfter: parse(c.Policy.DeletePausedAfter),
-		},
-		PerUser: limits(c.Limits.User), Overall: limits(c.Limits.Installation), OnLimit: fsm.OnLimit(c.Limits.OnLimit),
-	}
-	if c.Git != nil {
-		i.Git = fsm.Git{Unverified: !c.Git.VerifyTokens, AllowedHosts: c.Git.AllowedHosts}
-	}
-	if c.CORS != nil {
-		i.CORS.Origins = c.CORS.Origins
-	}
-	if c.LLM != nil {
-		i.LLM = c.LLM.fsm()
-	}
-	return i, firstErr
-}
-
-// hcl is the configuration as a file for `bivouac config set`.
-func (c configInfo) hcl() string {
+// configHCL is the configuration as a file for `bivouac config set`.
+func configHCL(c wire.Config) string {
 	var b strings.Builder
 	never := func(s *string) string {
 		if s == nil {
-			return hclText(policyNever)
+			return hclText(wire.PolicyNever)
 		}
 		return hclText(*s)
 	}
@@ -256,7 +152,7 @@ func (c configInfo) hcl() string {
 		hclText(c.Limits.OnLimit))
 	for _, of := range []struct {
 		name string
-		l    userLimits
+		l    wire.Limits
 	}{{"user", c.Limits.User}, {"installation", c.Limits.Installation}} {
 		fmt.Fprintf(&b, "\n  %s {\n    running_sandboxes = %d\n    total_sandboxes   = %d\n    starts_per_minute = %d\n    "+
 			"cpu               = %d\n    memory            = %d\n",
@@ -275,7 +171,7 @@ func (c configInfo) hcl() string {
 		fmt.Fprintf(&b, "\ncors {\n  origins = %s\n}\n", hclList(c.CORS.Origins))
 	}
 	if c.LLM != nil {
-		b.WriteString("\n" + c.LLM.hcl())
+		b.WriteString("\n" + llmHCL(c.LLM))
 	}
 	return b.String()
 }

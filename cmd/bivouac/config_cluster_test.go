@@ -11,10 +11,11 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // clusterConfig reads the configuration on a node.
-func (n *serverNode) clusterConfig(t testing.TB) (c configInfo) {
+func (n *serverNode) clusterConfig(t testing.TB) (c wire.Config) {
 	t.Helper()
 	n.do(t, http.StatusOK, http.MethodGet, configPath, nil).json(t, &c)
 	return c
@@ -40,7 +41,7 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 		})
 	}
 	s.up(t, 0, 1, 2)
-	var seeded configInfo
+	var seeded wire.Config
 	eventually(t, "a leader's file seeds the cluster", func() error {
 		if seeded = s.nodes[0].clusterConfig(t); seeded.Index == 0 {
 			return errors.New("the configuration has no index")
@@ -85,7 +86,7 @@ func TestServer_TheConfigurationIsTheClusters(t *testing.T) {
 }
 
 // configCommands tries `bivouac config` on the running cluster.
-func (s *serverCluster) configCommands(t *testing.T, seeded configInfo) {
+func (s *serverCluster) configCommands(t *testing.T, seeded wire.Config) {
 	t.Helper()
 	n := s.nodes[0]
 	run := func(stdin string, args ...string) (int, string, string) {
@@ -157,7 +158,7 @@ func (s *serverCluster) configRace(t *testing.T) {
 	for round := range 8 {
 		at := s.nodes[0].clusterConfig(t)
 		var all sync.WaitGroup
-		status, set := [2]int{}, [2]configInfo{}
+		status, set := [2]int{}, [2]wire.Config{}
 		for i := range 2 {
 			all.Go(func() {
 				wants := at
@@ -200,14 +201,14 @@ func TestConfigInfo_PrintsWhatItReads(t *testing.T) {
 	wants := cfg.installation()
 	wants.LLM.Models = append(wants.LLM.Models, "a${b}", "%{if}", `d\e`, "$${f}", "é")
 	path := filepath.Join(t.TempDir(), "cluster.hcl")
-	if err := os.WriteFile(path, []byte(configOf(wants).hcl()), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(configHCL(wire.ConfigOf(wants))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, err := new(program).clusterFile(path)
 	if diff := wants.Differences(got); err != nil || len(diff) > 0 {
 		t.Errorf("%v %+v", err, diff)
 	}
-	back, err := configOf(wants).installation()
+	back, err := wire.ConfigOf(wants).Installation()
 	if err != nil || !back.Equal(wants) {
 		t.Errorf("%v %+v", err, wants.Differences(back))
 	}

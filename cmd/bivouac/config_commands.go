@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const configPath = "/api/v1/operator/config"
@@ -35,14 +36,14 @@ func (p *program) configGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var now configInfo
+			var now wire.Config
 			if err := p.waiting(cmd, c, http.MethodGet, configPath, nil, &now); err != nil {
 				return err
 			}
 			if api.asJSON {
 				return printJSON(p.stdout, now)
 			}
-			_, err = io.WriteString(p.stdout, now.hcl())
+			_, err = io.WriteString(p.stdout, configHCL(now))
 			return err
 		},
 	}
@@ -75,7 +76,7 @@ func (p *program) clusterFile(path string) (fsm.Installation, error) {
 
 // compared is the configuration in force beside a file's.
 type compared struct {
-	now     configInfo
+	now     wire.Config
 	has     fsm.Installation
 	wants   fsm.Installation
 	changes []fsm.Difference
@@ -90,7 +91,7 @@ func (p *program) compareConfig(cmd *cobra.Command, c *client.Client, file strin
 	if err := p.waiting(cmd, c, http.MethodGet, configPath, nil, &is.now); err != nil {
 		return compared{}, err
 	}
-	if is.has, err = is.now.installation(); err != nil {
+	if is.has, err = is.now.Installation(); err != nil {
 		return compared{}, err
 	}
 	is.changes = is.has.Differences(wants)
@@ -172,7 +173,7 @@ turning the model gateway off, which hands users' model keys to their sandboxes.
 			if err := p.confirmConfig(is, yes); err != nil {
 				return err
 			}
-			wants, path := configOf(is.wants), configPath
+			wants, path := wire.ConfigOf(is.wants), configPath
 			if index > 0 {
 				path = fmt.Sprintf("%s?cas=%d", configPath, index)
 			} else if !changes(is.changes, "git", "cors") { // an older cluster keeps them in the nodes' files
@@ -181,7 +182,7 @@ turning the model gateway off, which hands users' model keys to their sandboxes.
 			if is.now.LLM == nil && !changes(is.changes, blockLLM) { // an older one has none
 				wants.LLM = nil
 			}
-			var now configInfo
+			var now wire.Config
 			if err := p.waiting(cmd, c, http.MethodPut, path, wants, &now); err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/llm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // LLMConfig configures the model gateway.
@@ -127,35 +128,8 @@ func (c *LLMConfig) fsm() fsm.LLM {
 	return fsm.LLM{Direct: !c.Gateway, Hosts: c.Hosts, Models: c.Models, Prices: c.Prices, Budgets: fsm.Budgets(c.Budgets)}
 }
 
-// llmInfo is the block in the API.
-type llmInfo struct {
-	Gateway bool        `json:"gateway"`
-	Hosts   []string    `json:"hosts"`
-	Models  []string    `json:"models"`
-	Prices  []fsm.Price `json:"prices"`
-	Budgets struct {
-		PerTask    float64 `json:"per_task"`
-		PerUserDay float64 `json:"per_user_day"`
-	} `json:"budgets"`
-}
-
-func llmInfoOf(l fsm.LLM) *llmInfo {
-	i := &llmInfo{
-		Gateway: !l.Direct,
-		Hosts:   l.HostList(),
-		Models:  append([]string{}, l.Models...),
-		Prices:  append([]fsm.Price{}, l.Prices...),
-	}
-	i.Budgets.PerTask, i.Budgets.PerUserDay = l.Budgets.PerTask, l.Budgets.PerUserDay
-	return i
-}
-
-func (i *llmInfo) fsm() fsm.LLM {
-	return fsm.LLM{Direct: !i.Gateway, Hosts: i.Hosts, Models: i.Models, Prices: i.Prices, Budgets: fsm.Budgets(i.Budgets)}
-}
-
-// hcl is the block as a file has it.
-func (i *llmInfo) hcl() string {
+// llmHCL is the block as a file has it.
+func llmHCL(i *wire.ConfigLLM) string {
 	var b strings.Builder
 	amount := func(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 	fmt.Fprintf(&b, "llm {\n  gateway = %t\n  hosts   = %s\n  models  = %s\n  prices = [", i.Gateway, hclList(i.Hosts),

@@ -3,9 +3,10 @@ package main
 import (
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // conversationsPath is the operators' route to the conversations of all users.
@@ -14,16 +15,6 @@ const conversationsPath = "/api/v1/operator/app-conversations"
 func (p *program) conversationsCommand() *cobra.Command {
 	return groupCommand("conversations", "List, show and delete any user's conversations",
 		p.conversationsListCommand(), p.conversationsShowCommand(), p.conversationsDeleteCommand())
-}
-
-// ownedConversation is a conversation in the operator API's responses.
-type ownedConversation struct {
-	ID        string    `json:"id"`
-	UserID    string    `json:"user_id"`
-	SandboxID string    `json:"sandbox_id"`
-	Title     *string   `json:"title"`
-	CreatedAt time.Time `json:"created_at"`
-	UpdatedAt time.Time `json:"updated_at"`
 }
 
 func (p *program) conversationsListCommand() *cobra.Command {
@@ -45,7 +36,7 @@ without what was said in them.` + logged,
 			if err != nil {
 				return err
 			}
-			list, err := listAll[ownedConversation](cmd, p, c, conversationsPath, user)
+			list, err := listAll[wire.OwnedConversation](cmd, p, c, conversationsPath, user)
 			switch {
 			case err != nil:
 				return err
@@ -58,8 +49,8 @@ without what was said in them.` + logged,
 					one.ID,
 					one.UserID,
 					one.SandboxID,
-					formatTime(one.CreatedAt),
-					formatTime(one.UpdatedAt),
+					formatTime(one.CreatedAt.Time),
+					formatTime(one.UpdatedAt.Time),
 					deref(one.Title),
 				}
 			}
@@ -92,7 +83,7 @@ func (p *program) conversationsShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var one ownedConversation
+			var one wire.OwnedConversation
 			if err := p.waiting(cmd, c, http.MethodGet, conversationPath(args[0], user), nil, &one); err != nil {
 				return err
 			}
@@ -101,7 +92,7 @@ func (p *program) conversationsShowCommand() *cobra.Command {
 			}
 			return printFacts(p.stdout, [][2]string{
 				{"id", one.ID}, {"user", one.UserID}, {"sandbox", one.SandboxID}, {"title", deref(one.Title)},
-				{"created", formatTime(one.CreatedAt)}, {"updated", formatTime(one.UpdatedAt)},
+				{"created", formatTime(one.CreatedAt.Time)}, {"updated", formatTime(one.UpdatedAt.Time)},
 			})
 		},
 	}

@@ -18,6 +18,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // Bounds of `bivouac operator debug`.
@@ -91,9 +92,7 @@ func (p *program) collectDebug(
 		}
 	}()
 	a := &debugArchive{client: c}
-	var page struct {
-		Items []cluster.Member `json:"items"`
-	}
+	var page wire.Page[cluster.Member]
 	if err := c.Call(ctx, http.MethodGet, operatorPath+"members", nil, &page); err != nil {
 		return err
 	}

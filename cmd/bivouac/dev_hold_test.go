@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // putBack replaces the nodes' directories below dir with those below from.
@@ -43,7 +44,7 @@ func (r *running) operatorJSON(t testing.TB, out any, args ...string) {
 func (r *running) awaitOrphan(t testing.TB, kind, sandbox, reason string) {
 	t.Helper()
 	eventually(t, "the "+kind+" of "+sandbox+" is an orphan: "+reason, func() error {
-		var orphans []orphanInfo
+		var orphans []wire.Orphan
 		r.operatorJSON(t, &orphans, "orphans", "list")
 		for _, o := range orphans {
 			if o.Kind == kind && o.Sandbox == sandbox && o.Reason == reason {
@@ -80,7 +81,7 @@ func TestDev_OlderStateKillsNothing(t *testing.T) {
 
 	r = startDev(t, dir)
 	r.awaitOrphan(t, "job", id, "stranger")
-	var report holdReport
+	var report wire.HoldReport
 	r.operatorJSON(t, &report, "hold", "status")
 	if report.Hold == nil || report.AfterRelease == nil || strings.Join(report.AfterRelease.RemoveJobs, " ") != id {
 		t.Fatalf("hold %+v, after a release %+v", report.Hold, report.AfterRelease)
@@ -104,7 +105,7 @@ func TestDev_OlderStateKillsNothing(t *testing.T) {
 	}
 	r.operatorJSON(t, &struct{}{}, "orphans", "delete", "workspace", id, "--yes")
 	eventually(t, "the workspace is gone", func() error {
-		var orphans []orphanInfo
+		var orphans []wire.Orphan
 		if r.operatorJSON(t, &orphans, "orphans", "list"); len(orphans) > 0 {
 			return fmt.Errorf("listed: %+v", orphans)
 		}

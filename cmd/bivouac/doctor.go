@@ -18,6 +18,7 @@ import (
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 	"bivouac.dev/bivouac/scheduler/nomad"
 	"bivouac.dev/bivouac/secrets"
 )
@@ -200,9 +201,7 @@ func askCluster(ctx context.Context, c *client.Client, clock func() time.Time) *
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	var page struct {
-		Items []specInfo `json:"items"`
-	}
+	var page wire.Page[wire.Spec]
 	if c.Call(ctx, http.MethodGet, operatorPath+"specs?stale=true", nil, &page) == nil {
 		f.drivers = []fsm.Driver{}
 		for _, s := range page.Items {
@@ -211,9 +210,9 @@ func askCluster(ctx context.Context, c *client.Client, clock func() time.Time) *
 		slices.Sort(f.drivers)
 		f.drivers = slices.Compact(f.drivers)
 	}
-	var in configInfo
+	var in wire.Config
 	if c.Call(ctx, http.MethodGet, configPath+"?stale=true", nil, &in) == nil {
-		if now, bad := in.installation(); bad == nil {
+		if now, bad := in.Installation(); bad == nil {
 			f.config, f.shared, f.models = &now, in.Git != nil && in.CORS != nil, in.LLM != nil
 		}
 	}

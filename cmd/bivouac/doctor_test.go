@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // doctorNode is a node whose Nomad and Vault answer nothing.
@@ -172,7 +173,7 @@ func TestDoctor_LooksAtTheCluster(t *testing.T) {
 	m[1].ClockAhead, m[1].Report.Certificates[0].Expires = new(int64(-5000)), time.Now().Add(-day)
 	m[1].Report.Services[1] = cluster.Service{Name: cluster.ServiceVault, Sealed: true, Error: "sealed"}
 	m[2].Error, m[2].Report = "connection refused", nil
-	s.Status.Leader, s.Status.Hold = "", &holdInfo{}
+	s.Status.Leader, s.Status.Hold = "", &wire.Hold{}
 	code, out := doctor(t, env)
 	if code != exitFailed {
 		t.Errorf("exit %d", code)

@@ -13,24 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
-
-// keyInfo is an API key in the operator API. Key is set only in the response that issued it.
-type keyInfo struct {
-	ID          int        `json:"id"`
-	User        string     `json:"user"`
-	Name        string     `json:"name"`
-	Role        string     `json:"role"`
-	Operator    bool       `json:"operator"`
-	Scope       string     `json:"scope"`
-	CreatedAt   time.Time  `json:"created_at"`
-	ExpiresAt   *time.Time `json:"expires_at"`
-	LastUsedAt  *time.Time `json:"last_used_at"`
-	Disabled    bool       `json:"disabled"`
-	RevokedAt   *time.Time `json:"revoked_at"`
-	SuspendedAt *time.Time `json:"suspended_at"`
-	Key         string     `json:"key,omitempty"`
-}
 
 func (p *program) keysCommand() *cobra.Command {
 	return groupCommand("keys", "Issue, list, disable, enable and revoke API keys",
@@ -58,7 +42,7 @@ func (p *program) keysCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var made keyInfo
+			var made wire.CreatedAPIKey
 			in := map[string]any{"user": user, "name": name, "operator": operator}
 			if !until.IsZero() {
 				in["expires_at"] = until.UTC().Format(time.RFC3339)
@@ -127,9 +111,7 @@ func (p *program) keysListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var page struct {
-				Items []keyInfo `json:"items"`
-			}
+			var page wire.Page[wire.APIKey]
 			if err := p.waiting(cmd, c, http.MethodGet, "/api/v1/operator/keys", nil, &page); err != nil {
 				return err
 			}
@@ -144,11 +126,11 @@ func (p *program) keysListCommand() *cobra.Command {
 	return cmd
 }
 
-func printKeys(w io.Writer, keys []keyInfo) error {
+func printKeys(w io.Writer, keys []wire.APIKey) error {
 	rows := make([][]string, len(keys))
 	for i, k := range keys {
 		scope := cmp.Or(k.Scope, "all")
-		rows[i] = []string{strconv.Itoa(k.ID), k.User, k.Name, k.Role, scope, formatTime(k.CreatedAt),
+		rows[i] = []string{strconv.Itoa(k.ID), k.User, k.Name, k.Role, scope, formatTime(k.CreatedAt.Time),
 			formatSet(k.ExpiresAt), formatSet(k.LastUsedAt), yesNo(k.Disabled), formatSet(k.RevokedAt), formatSet(k.SuspendedAt)}
 	}
 	return printTable(w,
@@ -168,11 +150,11 @@ func printKeys(w io.Writer, keys []keyInfo) error {
 }
 
 // formatSet is formatTime for a time that may be unset.
-func formatSet(t *time.Time) string {
+func formatSet(t *wire.Time) string {
 	if t == nil {
 		return ""
 	}
-	return formatTime(*t)
+	return formatTime(t.Time)
 }
 
 func (p *program) keysRevokeCommand() *cobra.Command {

@@ -13,6 +13,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const operatorPath = "/api/v1/operator/"
@@ -34,9 +35,7 @@ See "bivouac runbook members".`,
 			if err != nil {
 				return err
 			}
-			var page struct {
-				Items []cluster.Member `json:"items"`
-			}
+			var page wire.Page[cluster.Member]
 			if err := p.waiting(cmd, c, http.MethodGet, operatorPath+"members", nil, &page); err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // bootstrapRetry is the pause between two attempts while the cluster has no leader.
@@ -46,7 +47,7 @@ func (p *program) operatorStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var status statusReport
+			var status wire.Status
 			if err := p.waiting(cmd, c, http.MethodGet, "/api/v1/operator/status", nil, &status); err != nil {
 				return err
 			}
@@ -61,35 +62,7 @@ func (p *program) operatorStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// statusReport is the response of GET /api/v1/operator/status.
-type statusReport struct {
-	cluster.Status
-	Ready  bool    `json:"ready"`
-	Reason *string `json:"reason"`
-
-	Hold     *holdInfo     `json:"hold"`
-	Removals []removalInfo `json:"removals"`
-	Differs  []string      `json:"differs"`
-
-	Bytes struct {
-		Used        int `json:"used"`
-		Limit       int `json:"limit"`
-		LargestUser int `json:"largest_user"`
-	} `json:"state_bytes"`
-	SpecsWithoutIsolation []string        `json:"specs_without_isolation"`
-	Drains                []statusDrain   `json:"drains"`
-	Sandboxes             map[string]int  `json:"sandboxes"`
-	Report                *cluster.Report `json:"report"`
-}
-
-// statusDrain is a Nomad client that is being drained.
-type statusDrain struct {
-	Client string     `json:"client"`
-	Since  *time.Time `json:"since"`
-	drainInfo
-}
-
-func printStatus(w io.Writer, s statusReport) error {
+func printStatus(w io.Writer, s wire.Status) error {
 	ready := "ready"
 	if s.Reason != nil {
 		ready = "not ready: " + *s.Reason
@@ -111,12 +84,12 @@ func printStatus(w io.Writer, s statusReport) error {
 }
 
 // printTrouble prints why the leader does not act, and where a file differs.
-func printTrouble(w io.Writer, s statusReport) error {
+func printTrouble(w io.Writer, s wire.Status) error {
 	var lines []string
 	if h := s.Hold; h != nil {
 		lines = append(lines, fmt.Sprintf("HOLD since %s: the leader does nothing of its own accord (%d findings); "+
 			"see \"bivouac operator hold status\"",
-			formatTime(h.Since), len(h.Findings)+h.More))
+			formatTime(h.Since.Time), len(h.Findings)+h.More))
 	}
 	for _, r := range s.Removals {
 		if r.BrakedAt != nil && r.Limit != nil {

@@ -14,26 +14,20 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const clientsPath = "/api/v1/operator/clients"
 
-// drainInfo is how far the drain of a client is, in the API's responses.
-type drainInfo struct {
-	Drain   *string  `json:"drain"`
-	Stays   []string `json:"stays"`
-	Failure *string  `json:"failure"`
-}
+// drainIs reports whether a drain is that far.
+func drainIs(d wire.DrainProgress, drain string) bool { return d.Drain != nil && *d.Drain == drain }
 
-// is reports whether the drain is that far.
-func (d drainInfo) is(drain string) bool { return d.Drain != nil && *d.Drain == drain }
-
-// trouble says what is wrong with the drain of a client, "" for nothing.
-func (d drainInfo) trouble(client string) string {
+// drainTrouble says what is wrong with the drain of a client, "" for nothing.
+func drainTrouble(d wire.DrainProgress, client string) string {
 	switch {
 	case d.Failure == nil:
 		return ""
-	case d.is(fsm.DrainStopped):
+	case drainIs(d, fsm.DrainStopped):
 		return fmt.Sprintf(
 			"the drain of the Nomad client %s stopped, and what it paused is resumed there: %s (bivouac runbook drain)",
 			client,
@@ -42,25 +36,6 @@ func (d drainInfo) trouble(client string) string {
 	}
 	return fmt.Sprintf("the drain of the Nomad client %s leaves %d sandboxes there: %s (bivouac runbook drain)", client,
 		len(d.Stays), *d.Failure)
-}
-
-// clientInfo is a Nomad client in the API's responses.
-type clientInfo struct {
-	ID         string     `json:"id"`
-	Name       string     `json:"name"`
-	Status     string     `json:"status"`
-	Eligible   bool       `json:"eligible"`
-	CPU        int64      `json:"cpu"`
-	CPUFree    int64      `json:"cpu_free"`
-	Memory     int64      `json:"memory"`
-	MemoryFree int64      `json:"memory_free"`
-	Mark       *string    `json:"mark"`
-	Since      *time.Time `json:"since"`
-	drainInfo
-	Workspaces  int `json:"workspaces"`
-	Running     int `json:"running"`
-	Moving      int `json:"moving"`
-	WithoutCopy int `json:"without_copy"`
 }
 
 func (p *program) clientCommand() *cobra.Command {
@@ -102,9 +77,7 @@ func (p *program) clientListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var page struct {
-				Items []clientInfo `json:"items"`
-			}
+			var page wire.Page[wire.Client]
 			if err := p.waiting(cmd, c, http.MethodGet, clientsPath, nil, &page); err != nil {
 				return err
 			}
@@ -113,7 +86,7 @@ func (p *program) clientListCommand() *cobra.Command {
 			}
 			rows := make([][]string, len(page.Items))
 			for i, one := range page.Items {
-				rows[i] = one.row()
+				rows[i] = clientRow(one)
 			}
 			return printTable(p.stdout,
 				[]string{
@@ -135,7 +108,7 @@ func (p *program) clientListCommand() *cobra.Command {
 	return cmd
 }
 
-func (c clientInfo) row() []string {
+func clientRow(c wire.Client) []string {
 	status, mark := c.Status, "-"
 	switch {
 	case status == "":
@@ -146,7 +119,7 @@ func (c clientInfo) row() []string {
 	if c.Mark != nil {
 		mark = *c.Mark
 	}
-	if c.Drain != nil && !c.is(fsm.DrainAll) {
+	if c.Drain != nil && !drainIs(c.DrainProgress, fsm.DrainAll) {
 		mark += ", " + *c.Drain
 	}
 	return []string{
@@ -204,16 +177,14 @@ func (p *program) awaitFirst(cmd *cobra.Command, c *client.Client, id string) er
 		ctx, cancel := context.WithTimeout(ctx, firstPatience)
 		defer cancel()
 		for {
-			var page struct {
-				Items []clientInfo `json:"items"`
-			}
+			var page wire.Page[wire.Client]
 			if err := c.Call(ctx, http.MethodGet, clientsPath, nil, &page); err != nil {
 				return fmt.Errorf("the client %s is marked, and how far its drain is can't be read: %w", id, err)
 			}
-			i := slices.IndexFunc(page.Items, func(one clientInfo) bool { return one.ID == id })
-			if i < 0 || page.Items[i].Workspaces == 0 || !page.Items[i].is(fsm.DrainFirst) {
-				if i >= 0 && page.Items[i].is(fsm.DrainStopped) {
-					return errors.New(page.Items[i].trouble(id))
+			i := slices.IndexFunc(page.Items, func(one wire.Client) bool { return one.ID == id })
+			if i < 0 || page.Items[i].Workspaces == 0 || !drainIs(page.Items[i].DrainProgress, fsm.DrainFirst) {
+				if i >= 0 && drainIs(page.Items[i].DrainProgress, fsm.DrainStopped) {
+					return errors.New(drainTrouble(page.Items[i].DrainProgress, id))
 				}
 				return nil
 			}

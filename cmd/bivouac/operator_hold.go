@@ -5,48 +5,14 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const holdPath = "/api/v1/operator/hold"
-
-// holdInfo is the hold in the API's responses.
-type holdInfo struct {
-	Index    uint64        `json:"index"`
-	Since    time.Time     `json:"since"`
-	Findings []fsm.Finding `json:"findings"`
-	More     int           `json:"more"`
-}
-
-// removalInfo counts the removals of one kind in the last hour.
-type removalInfo struct {
-	Kind     string     `json:"kind"`
-	Removed  int        `json:"removed"`
-	BrakedAt *time.Time `json:"braked_at"`
-	Limit    *int       `json:"limit"`
-}
-
-// holdReport is the response of GET /api/v1/operator/hold.
-type holdReport struct {
-	Hold         *holdInfo     `json:"hold"`
-	Removals     []removalInfo `json:"removals"`
-	AfterRelease *struct {
-		Adopt            []fsm.Adopted `json:"adopt"`
-		RemoveJobs       []string      `json:"remove_jobs"`
-		RemoveWorkspaces []struct {
-			Sandbox     string    `json:"sandbox"`
-			RemovableAt time.Time `json:"removable_at"`
-		} `json:"remove_workspaces"`
-		Start  []string `json:"start"`
-		Stop   []string `json:"stop"`
-		Delete []string `json:"delete"`
-	} `json:"after_release"`
-}
 
 func (p *program) holdCommand() *cobra.Command {
 	return groupCommand("hold", "See and end a hold, under which the leader does nothing of its own accord",
@@ -76,8 +42,8 @@ func (p *program) holdStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func (p *program) holdReport(cmd *cobra.Command, api *apiFlags) (*client.Client, holdReport, error) {
-	var report holdReport
+func (p *program) holdReport(cmd *cobra.Command, api *apiFlags) (*client.Client, wire.HoldReport, error) {
+	var report wire.HoldReport
 	c, err := p.client(api)
 	if err != nil {
 		return nil, report, err
@@ -116,7 +82,7 @@ part of it: without a sandbox it is an orphan then, and is removed. See
 			if err := p.waiting(cmd, c, http.MethodPost, holdPath+"/release", in, nil); err != nil {
 				return err
 			}
-			var after holdReport
+			var after wire.HoldReport
 			if err := p.waiting(cmd, c, http.MethodGet, holdPath, nil, &after); err != nil {
 				return err
 			}
@@ -130,13 +96,13 @@ part of it: without a sandbox it is an orphan then, and is removed. See
 }
 
 // printHold prints the findings and the effects of a release.
-func printHold(w io.Writer, r holdReport) error {
+func printHold(w io.Writer, r wire.HoldReport) error {
 	var b strings.Builder
 	if r.Hold == nil {
 		b.WriteString("the cluster does not hold\n")
 	} else {
 		fmt.Fprintf(&b, "the cluster holds since %s (index %d): the leader does nothing of its own accord\n\nfound:\n",
-			formatTime(r.Hold.Since), r.Hold.Index)
+			formatTime(r.Hold.Since.Time), r.Hold.Index)
 		for _, f := range r.Hold.Findings {
 			fmt.Fprintf(&b, "  %s: %s\n", f.Kind, f.Detail)
 		}
@@ -147,7 +113,7 @@ func printHold(w io.Writer, r holdReport) error {
 	for _, k := range r.Removals {
 		if k.BrakedAt != nil && k.Limit != nil {
 			fmt.Fprintf(&b, "the limit of %d removals in an hour held back kind %s at %s\n", *k.Limit, k.Kind,
-				formatTime(*k.BrakedAt))
+				formatTime(k.BrakedAt.Time))
 		}
 	}
 	if a := r.AfterRelease; a != nil {
@@ -166,7 +132,7 @@ func printHold(w io.Writer, r holdReport) error {
 		}
 		for _, ws := range a.RemoveWorkspaces {
 			none = false
-			fmt.Fprintf(&b, "  removes the workspace of %s after %s\n", ws.Sandbox, formatTime(ws.RemovableAt))
+			fmt.Fprintf(&b, "  removes the workspace of %s after %s\n", ws.Sandbox, formatTime(ws.RemovableAt.Time))
 		}
 		if none {
 			b.WriteString("  removes, starts and stops nothing that it knows of\n")

@@ -4,29 +4,14 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const orphansPath = "/api/v1/operator/orphans"
-
-// orphanInfo is an orphan in the API's responses.
-type orphanInfo struct {
-	Kind        string     `json:"kind"`
-	Sandbox     string     `json:"sandbox"`
-	Reason      string     `json:"reason"`
-	Birth       *string    `json:"birth"`
-	Since       time.Time  `json:"since"`
-	Owner       *string    `json:"owner"`
-	Client      *string    `json:"client"`
-	Volume      *string    `json:"volume"`
-	Bytes       *int64     `json:"bytes"`
-	RemovableAt *time.Time `json:"removable_at"`
-	Delete      bool       `json:"delete"`
-}
 
 func (p *program) orphansCommand() *cobra.Command {
 	return groupCommand("orphans", "See, restore and delete jobs and workspaces that no sandbox owns",
@@ -48,9 +33,7 @@ deleted. See "bivouac runbook orphans" and "client-lost".`,
 			if err != nil {
 				return err
 			}
-			var page struct {
-				Items []orphanInfo `json:"items"`
-			}
+			var page wire.Page[wire.Orphan]
 			if err := p.waiting(cmd, c, http.MethodGet, orphansPath, nil, &page); err != nil {
 				return err
 			}
@@ -61,7 +44,7 @@ deleted. See "bivouac runbook orphans" and "client-lost".`,
 			for i, o := range page.Items {
 				goes := "never by itself"
 				if o.RemovableAt != nil {
-					goes = formatTime(*o.RemovableAt)
+					goes = formatTime(o.RemovableAt.Time)
 				}
 				if o.Delete {
 					goes = "now: an operator deleted it"
@@ -73,7 +56,7 @@ deleted. See "bivouac runbook orphans" and "client-lost".`,
 				if o.Client != nil && o.Volume != nil && o.Bytes != nil {
 					where, size = *o.Volume+" on "+*o.Client, sizeText(*o.Bytes)
 				}
-				rows[i] = []string{o.Kind, o.Sandbox, o.Reason, formatTime(o.Since), goes, owner, size, where}
+				rows[i] = []string{o.Kind, o.Sandbox, o.Reason, formatTime(o.Since.Time), goes, owner, size, where}
 			}
 			return printTable(p.stdout,
 				[]string{"KIND", "SANDBOX", "REASON", "SINCE", "REMOVED AFTER", "OWNER", "COPY", "VOLUME"}, rows)

@@ -8,24 +8,11 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const protocolPath = operatorPath + "protocol"
-
-// protocolInfo is the response of GET and PUT /api/v1/operator/protocol.
-type protocolInfo struct {
-	Version int  `json:"version"`
-	Newest  *int `json:"newest"`
-	Nodes   []struct {
-		Name         string  `json:"name"`
-		KnownVersion *int    `json:"known_version"`
-		Error        *string `json:"error"`
-	} `json:"nodes"`
-	Brings []struct {
-		Version int    `json:"version"`
-		Brings  string `json:"brings"`
-	} `json:"brings"`
-}
 
 func (p *program) protocolCommand() *cobra.Command {
 	cmd := p.protocolShowCommand("protocol")
@@ -53,7 +40,7 @@ back to the former program. See "bivouac runbook upgrade".`,
 			if err != nil {
 				return err
 			}
-			var info protocolInfo
+			var info wire.Protocol
 			if err := p.waiting(cmd, c, http.MethodGet, protocolPath, nil, &info); err != nil {
 				return err
 			}
@@ -68,7 +55,7 @@ back to the former program. See "bivouac runbook upgrade".`,
 	return cmd
 }
 
-func printProtocol(w io.Writer, info protocolInfo) error {
+func printProtocol(w io.Writer, info wire.Protocol) error {
 	rows := make([][]string, len(info.Nodes))
 	for i, n := range info.Nodes {
 		known := "does not answer"
@@ -134,7 +121,7 @@ See "bivouac runbook upgrade".`,
 			if err != nil {
 				return err
 			}
-			var info protocolInfo
+			var info wire.Protocol
 			if err := p.waiting(cmd, c, http.MethodPut, protocolPath, map[string]any{"version": version}, &info); err != nil {
 				return err
 			}

@@ -9,25 +9,12 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // usagePath is the operators' route to what models were used for.
 const usagePath = operatorPath + "usage"
-
-// usageInfo is an item of the route.
-type usageInfo struct {
-	UserID         *string  `json:"user_id"`
-	ConversationID *string  `json:"conversation_id"`
-	Model          *string  `json:"model"`
-	Requests       int64    `json:"requests"`
-	Errors         int64    `json:"errors"`
-	InputTokens    int64    `json:"input_tokens"`
-	OutputTokens   int64    `json:"output_tokens"`
-	CachedTokens   int64    `json:"cached_tokens"`
-	Cost           float64  `json:"cost"`
-	CostToday      *float64 `json:"cost_today"`
-	MeanSeconds    float64  `json:"mean_seconds"`
-}
 
 func (p *program) operatorUsageCommand() *cobra.Command {
 	var api apiFlags
@@ -56,11 +43,11 @@ much, see "bivouac runbook models".`,
 			if err != nil {
 				return err
 			}
-			list, err := listAllBy[usageInfo](cmd, p, c, usagePath, url.Values{"by": {by}, "user": {user}})
+			list, err := listAllBy[wire.ModelUsage](cmd, p, c, usagePath, url.Values{"by": {by}, "user": {user}})
 			if err != nil {
 				return err
 			}
-			slices.SortStableFunc(list, func(a, b usageInfo) int {
+			slices.SortStableFunc(list, func(a, b wire.ModelUsage) int {
 				return cmp.Or(cmp.Compare(b.Cost, a.Cost), cmp.Compare(b.InputTokens+b.OutputTokens, a.InputTokens+a.OutputTokens))
 			})
 			if limit > 0 && len(list) > limit {
@@ -80,7 +67,7 @@ much, see "bivouac runbook models".`,
 	return cmd
 }
 
-func printUsage(w io.Writer, by string, list []usageInfo) error {
+func printUsage(w io.Writer, by string, list []wire.ModelUsage) error {
 	heads := map[string][]string{
 		"user":         {"USER"},
 		"model":        {"MODEL"},

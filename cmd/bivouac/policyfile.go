@@ -9,10 +9,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
-
-// policyNever is a policy's word for "never".
-const policyNever = "never"
 
 // The bounds of a policy's durations.
 const (
@@ -46,7 +44,7 @@ func setPolicyTime(to *time.Duration) func(cty.Value) error {
 
 // parsePolicyTime parses a policy's duration from a file or a flag.
 func parsePolicyTime(s string) (time.Duration, error) {
-	if s == policyNever {
+	if s == wire.PolicyNever {
 		return -1, nil
 	}
 	d, err := time.ParseDuration(s)

@@ -10,19 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // ownSandboxesPath is the owner's route to a sandbox.
 const ownSandboxesPath = "/api/v1/sandboxes"
-
-// shareInfo is a share in the API's responses. URL is set in the answer that makes it.
-type shareInfo struct {
-	ID        string     `json:"id"`
-	Port      string     `json:"port"`
-	URL       string     `json:"url,omitempty"`
-	CreatedAt *time.Time `json:"created_at"`
-	ExpiresAt time.Time  `json:"expires_at"`
-}
 
 func (p *program) sandboxesShareCommand() *cobra.Command {
 	var api apiFlags
@@ -43,13 +35,13 @@ and a new key of the sandbox ends it.`,
 			if err != nil {
 				return err
 			}
-			var share shareInfo
+			var share wire.CreatedShare
 			in := map[string]time.Time{"expires_at": time.Now().Add(lasts).UTC()}
 			path := ownSandboxesPath + "/" + url.PathEscape(args[0]) + "/ports/" + url.PathEscape(args[1]) + "/share"
 			if err := p.waiting(cmd, c, http.MethodPost, path, in, &share); err != nil {
 				return err
 			}
-			return p.done(&api, share, "%s\nuntil %s, share %s", share.URL, formatTime(share.ExpiresAt), share.ID)
+			return p.done(&api, share, "%s\nuntil %s, share %s", share.URL, formatTime(share.ExpiresAt.Time), share.ID)
 		},
 	}
 	api.register(cmd)
@@ -72,9 +64,7 @@ a user's key of an own one. The links are stored nowhere and not shown.`,
 			if err != nil {
 				return err
 			}
-			var page struct {
-				Items []shareInfo `json:"items"`
-			}
+			var page wire.Page[wire.Share]
 			if err := p.ofEither(cmd, c, http.MethodGet, "/"+url.PathEscape(args[0])+"/shares", &page); err != nil {
 				return err
 			}
@@ -85,9 +75,9 @@ a user's key of an own one. The links are stored nowhere and not shown.`,
 			for i, s := range page.Items {
 				created := ""
 				if s.CreatedAt != nil {
-					created = formatTime(*s.CreatedAt)
+					created = formatTime(s.CreatedAt.Time)
 				}
-				rows[i] = []string{s.ID, s.Port, created, formatTime(s.ExpiresAt)}
+				rows[i] = []string{s.ID, s.Port, created, formatTime(s.ExpiresAt.Time)}
 			}
 			return printTable(p.stdout, []string{"ID", "PORT", "CREATED", "EXPIRES"}, rows)
 		},

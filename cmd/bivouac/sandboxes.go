@@ -3,9 +3,10 @@ package main
 import (
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // sandboxesPath is the operators' route to the sandboxes of all users.
@@ -22,18 +23,6 @@ func (p *program) sandboxesCommand() *cobra.Command {
 			http.MethodPost, "/rotate-key", "gets another key"),
 		p.sandboxActCommand("delete", "Delete any user's sandbox and its workspace", http.MethodDelete, "", "is deleted"),
 		p.sandboxesShareCommand(), p.sandboxesSharesCommand(), p.sandboxesUnshareCommand())
-}
-
-// ownedSandbox is a sandbox in the operator API's responses.
-type ownedSandbox struct {
-	ID           string    `json:"id"`
-	UserID       string    `json:"user_id"`
-	SpecID       string    `json:"sandbox_spec_id"`
-	Status       string    `json:"status"`
-	StatusDetail *string   `json:"status_detail"`
-	Isolation    string    `json:"isolation"`
-	NomadClient  *string   `json:"nomad_client"`
-	CreatedAt    time.Time `json:"created_at"`
 }
 
 func (p *program) sandboxesListCommand() *cobra.Command {
@@ -55,7 +44,7 @@ log each such call with the id of the key.`,
 			if err != nil {
 				return err
 			}
-			list, err := listAll[ownedSandbox](cmd, p, c, sandboxesPath, user)
+			list, err := listAll[wire.OwnedSandbox](cmd, p, c, sandboxesPath, user)
 			if err != nil {
 				return err
 			}
@@ -64,7 +53,7 @@ log each such call with the id of the key.`,
 			}
 			rows := make([][]string, len(list))
 			for i, s := range list {
-				rows[i] = []string{s.ID, s.UserID, s.SpecID, s.Status, s.Isolation, formatTime(s.CreatedAt)}
+				rows[i] = []string{s.ID, s.UserID, s.SpecID, string(s.Status), string(s.Isolation), formatTime(s.CreatedAt.Time)}
 			}
 			return printTable(p.stdout, []string{"ID", "USER", "SPEC", "STATUS", "ISOLATION", "CREATED"}, rows)
 		},

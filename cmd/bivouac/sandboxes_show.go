@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // logged is the end of the help of commands about what users have.
@@ -31,7 +32,7 @@ func (p *program) sandboxesShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var s ownedSandbox
+			var s wire.OwnedSandbox
 			if err := p.waiting(cmd, c, http.MethodGet, sandboxesPath+"/"+url.PathEscape(args[0]), nil, &s); err != nil {
 				return err
 			}
@@ -39,8 +40,9 @@ func (p *program) sandboxesShowCommand() *cobra.Command {
 				return printJSON(p.stdout, s)
 			}
 			return printFacts(p.stdout, [][2]string{
-				{"id", s.ID}, {"user", s.UserID}, {"spec", s.SpecID}, {"status", s.Status}, {"detail", deref(s.StatusDetail)},
-				{"isolation", s.Isolation}, {"nomad client", deref(s.NomadClient)}, {"created", formatTime(s.CreatedAt)},
+				{"id", s.ID}, {"user", s.UserID}, {"spec", s.SpecID}, {"status", string(s.Status)},
+				{"detail", deref(s.StatusDetail)}, {"isolation", string(s.Isolation)},
+				{"nomad client", deref(s.NomadClient)}, {"created", formatTime(s.CreatedAt.Time)},
 			})
 		},
 	}

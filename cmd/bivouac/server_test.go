@@ -17,6 +17,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/deploy/local"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // serverNode is one `bivouac server` process.
@@ -367,7 +368,7 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 	if !strings.HasPrefix(alice, "bvk_") || strings.Contains(alice, "\n") {
 		t.Errorf("keys create printed %q", alice)
 	}
-	var keys []keyInfo
+	var keys []wire.CreatedAPIKey
 	if err := json.Unmarshal([]byte(run("keys", "list", "--json")), &keys); err != nil || len(keys) != 2 ||
 		keys[1].User != "alice" || keys[1].Key != "" {
 		t.Errorf("keys list --json: %+v, %v", keys, err)
@@ -416,11 +417,11 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 	run("specs", "pool", "plain", "0")
 	refused("Sandbox Spec not found", nil, append([]string{"specs", "pool", "none", "1"}, flags...)...)
 	run("users", "set", "alice", "--idle-timeout", "2h", "--running-sandboxes", "5")
-	var users []userInfo
+	var users []wire.User
 	run("users", "set", "alice", "--total-sandboxes", "9", "--max-running", "never")
 	if err := json.Unmarshal([]byte(run("users", "list", "--json")), &users); err != nil || len(users) < 2 ||
 		users[1].ID != "alice" ||
-		users[1].Limits == nil || *users[1].Limits != (userLimits{Running: 5, Total: 9}) ||
+		users[1].Limits == nil || *users[1].Limits != (wire.Limits{Running: 5, Total: 9}) ||
 		*users[1].Policy.IdleTimeout != "2h0m0s" {
 		t.Errorf("users list --json: %+v, %v", users, err)
 	}
@@ -434,7 +435,7 @@ func operatorCommands(t *testing.T, s *serverCluster) {
 	}
 	refused("there is no user", nil, append([]string{"users", "set", "nobody", "--cpu", "5"}, flags...)...)
 
-	var status statusReport
+	var status wire.Status
 	if err := json.Unmarshal([]byte(run("operator", "status", "--json")), &status); err != nil ||
 		len(status.Servers) != 3 || !status.Ready {
 		t.Errorf("operator status --json: %+v, %v", status, err)

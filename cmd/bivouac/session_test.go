@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/scheduler/agent"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // The steps of a client's session, for both kinds of test clusters: the nodes of `bivouac dev`,
@@ -136,9 +138,7 @@ func (c caller) sandboxes() ([]sandboxInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	var page struct {
-		Items []sandboxInfo `json:"items"`
-	}
+	var page wire.Page[sandboxInfo]
 	return page.Items, decode(a, &page)
 }
 

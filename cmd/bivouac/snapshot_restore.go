@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 	"bivouac.dev/bivouac/httpapi/client"
 	"bivouac.dev/bivouac/httpapi/wire"
@@ -104,7 +103,7 @@ func (p *program) restoreSnapshot(ctx context.Context, c *client.Client, o resto
 	if o.force {
 		query.Set("force", "true")
 	}
-	var done restoredReport
+	var done wire.RestoreReport
 	err = withProgress(ctx, p.stderr, "restoring", func(ctx context.Context) error {
 		return c.Upload(ctx, "/api/v1/operator/restore?"+query.Encode(), f, size, &done)
 	})
@@ -115,12 +114,6 @@ func (p *program) restoreSnapshot(ctx context.Context, c *client.Client, o resto
 		return printJSON(p.stdout, done)
 	}
 	return printRestored(p.stdout, o, done)
-}
-
-// restoredReport is the response of POST /api/v1/operator/restore.
-type restoredReport struct {
-	cluster.Restored
-	Differences *wire.Differences `json:"differences,omitempty"`
 }
 
 // printDifferences prints how the state differs from Nomad and the secret store.
@@ -149,7 +142,7 @@ func printDifferences(w io.Writer, d *wire.Differences) error {
 	return err
 }
 
-func printRestored(w io.Writer, o restoreOptions, r restoredReport) error {
+func printRestored(w io.Writer, o restoreOptions, r wire.RestoreReport) error {
 	keys := "the API keys of the file are valid"
 	if o.keys == "suspend" {
 		keys = fmt.Sprintf("%d API keys are suspended (\"bivouac keys list\", \"bivouac keys enable ID\")", r.Suspended)

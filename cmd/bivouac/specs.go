@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 func (p *program) specsCommand() *cobra.Command {
@@ -86,9 +86,7 @@ func (p *program) specsListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var page struct {
-				Items []specInfo `json:"items"`
-			}
+			var page wire.Page[wire.Spec]
 			if err := p.waiting(cmd, c, http.MethodGet, "/api/v1/operator/specs", nil, &page); err != nil {
 				return err
 			}
@@ -103,16 +101,7 @@ func (p *program) specsListCommand() *cobra.Command {
 	return cmd
 }
 
-// specInfo is a spec in the operator API's responses.
-type specInfo struct {
-	fsm.Spec
-	Members struct {
-		Ready int `json:"ready"`
-		All   int `json:"all"`
-	} `json:"pool_members"`
-}
-
-func printSpecs(w io.Writer, specs []specInfo) error {
+func printSpecs(w io.Writer, specs []wire.Spec) error {
 	rows := make([][]string, len(specs))
 	for i, s := range specs {
 		t := s.Template

@@ -15,6 +15,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const (
@@ -90,7 +91,7 @@ type clusterStatus struct {
 	// Problems say what is wrong, Notices what an operator may want to know.
 	Problems []string         `json:"problems"`
 	Notices  []string         `json:"notices"`
-	Status   statusReport     `json:"status"`
+	Status   wire.Status      `json:"status"`
 	Members  []cluster.Member `json:"members"`
 }
 
@@ -99,9 +100,7 @@ func readStatus(ctx context.Context, c *client.Client) (clusterStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s := clusterStatus{Address: c.Address}
-	var page struct {
-		Items []cluster.Member `json:"items"`
-	}
+	var page wire.Page[cluster.Member]
 	var statusErr, membersErr error
 	var wg sync.WaitGroup
 	wg.Go(func() { statusErr = c.Call(ctx, http.MethodGet, "/api/v1/operator/status", nil, &s.Status) })
@@ -120,7 +119,7 @@ func readStatus(ctx context.Context, c *client.Client) (clusterStatus, error) {
 }
 
 // unaskedMembers is what the asked node's status alone says of the members.
-func unaskedMembers(status statusReport, err error) []cluster.Member {
+func unaskedMembers(status wire.Status, err error) []cluster.Member {
 	members := make([]cluster.Member, len(status.Servers))
 	for i, server := range status.Servers {
 		m := cluster.Member{Server: server, Role: cluster.RoleNonvoter}

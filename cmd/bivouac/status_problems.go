@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const (
@@ -178,10 +179,10 @@ func judgeClock(m cluster.Member, wrong, notice *said) {
 }
 
 // judgeState judges what the cluster's state says.
-func judgeState(st statusReport, wrong, notice *said) {
+func judgeState(st wire.Status, wrong, notice *said) {
 	if h := st.Hold; h != nil {
 		wrong.add("", "HOLD since %s: the leader does nothing of its own accord (%d findings; bivouac runbook hold)",
-			formatTime(h.Since), len(h.Findings)+h.More)
+			formatTime(h.Since.Time), len(h.Findings)+h.More)
 	}
 	for _, r := range st.Removals {
 		if r.BrakedAt != nil && r.Limit != nil {
@@ -190,7 +191,7 @@ func judgeState(st statusReport, wrong, notice *said) {
 		}
 	}
 	for _, d := range st.Drains {
-		if text := d.trouble(d.Client); text != "" {
+		if text := drainTrouble(d.DrainProgress, d.Client); text != "" {
 			wrong.add("", "%s", text)
 		}
 	}

@@ -46,7 +46,7 @@ func (s clusterStatus) print(w io.Writer, now time.Time) error {
 	hold := "none"
 	if st.Hold != nil {
 		hold = fmt.Sprintf("since %s, for %s (bivouac operator hold status)",
-			formatTime(st.Hold.Since), now.Sub(st.Hold.Since).Round(time.Second))
+			formatTime(st.Hold.Since.Time), now.Sub(st.Hold.Since.Time).Round(time.Second))
 	}
 	fmt.Fprintf(w, "Hold:      %s\n", hold)
 	for _, part := range []struct {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // healthyStatus is a cluster of three nodes with nothing wrong.
@@ -128,9 +129,9 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 		{"clock unsure", func(s *clusterStatus) {
 			s.Members[1].ClockAhead, s.Members[1].ClockError = new(int64(1200)), new(int64(800))
 		}, "", ""},
-		{"hold", func(s *clusterStatus) { s.Status.Hold = &holdInfo{More: 2} }, "HOLD since", ""},
+		{"hold", func(s *clusterStatus) { s.Status.Hold = &wire.Hold{More: 2} }, "HOLD since", ""},
 		{"brake", func(s *clusterStatus) {
-			s.Status.Removals = []removalInfo{{Kind: "job", Removed: 9, BrakedAt: new(time.Now()), Limit: new(8)}}
+			s.Status.Removals = []wire.Removal{{Kind: "job", Removed: 9, BrakedAt: new(wire.At(time.Now())), Limit: new(8)}}
 		}, "removals wait: 9 of kind job", ""},
 		{
 			"state",

@@ -22,6 +22,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 // takeoverData has the data directories of earlier programs, made by TestTakeover_Make. Files
@@ -145,7 +146,7 @@ func TestTakeover_DevStartsOnFoldersOfEarlierPrograms(t *testing.T) {
 // noLimits checks that the defaults of new clusters don't reach one that has run before.
 func noLimits(t *testing.T, nodes []caller) {
 	t.Helper()
-	var in configInfo
+	var in wire.Config
 	nodes[0].do(t, http.StatusOK, http.MethodGet, configPath, nil).json(t, &in)
 	all, user := in.Limits.Installation, in.Limits.User
 	if all.Running != 0 || all.Total != 0 || user.Running != 0 || user.Total != 0 || user.StartsPerMinute != 0 {

@@ -8,39 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/wire"
 )
-
-// userInfo is a user in the operator API's responses.
-type userInfo struct {
-	ID         string         `json:"id"`
-	CreatedAt  time.Time      `json:"created_at"`
-	DisabledAt *time.Time     `json:"disabled_at"`
-	Policy     *userPolicy    `json:"policy"`
-	Limits     *userLimits    `json:"limits"`
-	Usage      map[string]int `json:"usage"`
-}
-
-// userPolicy is a user's own policy. A nil member means the spec's or the installation's.
-type userPolicy struct {
-	IdleTimeout       *string `json:"idle_timeout"`
-	MaxRunning        *string `json:"max_running"`
-	DeletePausedAfter *string `json:"delete_paused_after"`
-}
-
-// userLimits are one user's limits; 0 means no limit, and of StateBytes the default.
-type userLimits struct {
-	Running         int `json:"running_sandboxes"`
-	Total           int `json:"total_sandboxes"`
-	StartsPerMinute int `json:"starts_per_minute"`
-	CPU             int `json:"cpu"`
-	Memory          int `json:"memory"`
-	StateBytes      int `json:"state_bytes"`
-}
 
 const usersPath = "/api/v1/operator/users"
 
@@ -75,20 +48,18 @@ func (p *program) usersListCommand() *cobra.Command {
 	return cmd
 }
 
-func (p *program) users(cmd *cobra.Command, c *client.Client) ([]userInfo, error) {
-	var page struct {
-		Items []userInfo `json:"items"`
-	}
+func (p *program) users(cmd *cobra.Command, c *client.Client) ([]wire.User, error) {
+	var page wire.Page[wire.User]
 	err := p.waiting(cmd, c, http.MethodGet, usersPath, nil, &page)
 	return page.Items, err
 }
 
-func printUsers(w io.Writer, users []userInfo) error {
+func printUsers(w io.Writer, users []wire.User) error {
 	rows := make([][]string, len(users))
 	for i, u := range users {
 		rows[i] = []string{
-			u.ID, strconv.Itoa(u.Usage["running_sandboxes"]), strconv.Itoa(u.Usage["total_sandboxes"]),
-			strconv.Itoa(u.Usage["state_bytes"]), describePolicy(u.Policy), describeLimits(u.Limits), formatTime(u.CreatedAt),
+			u.ID, strconv.Itoa(u.Usage.Running), strconv.Itoa(u.Usage.Total),
+			strconv.Itoa(u.Usage.State), describePolicy(u.Policy), describeLimits(u.Limits), formatTime(u.CreatedAt.Time),
 			formatSet(u.DisabledAt),
 		}
 	}
@@ -97,7 +68,7 @@ func printUsers(w io.Writer, users []userInfo) error {
 }
 
 // describePolicy formats a policy's set members as one word of a table.
-func describePolicy(p *userPolicy) string {
+func describePolicy(p *wire.Policy) string {
 	if p == nil {
 		return ""
 	}
@@ -114,7 +85,7 @@ func describePolicy(p *userPolicy) string {
 }
 
 // describeLimits formats the set limits as one word of a table.
-func describeLimits(l *userLimits) string {
+func describeLimits(l *wire.Limits) string {
 	if l == nil {
 		return ""
 	}
@@ -142,7 +113,7 @@ func describeLimits(l *userLimits) string {
 // userFlags are the flags of `bivouac users set`.
 type userFlags struct {
 	idle, maxRunning, deletePaused string
-	limits                         userLimits
+	limits                         wire.Limits
 	noPolicy, noLimits             bool
 }
 
@@ -165,7 +136,7 @@ func (f *userFlags) register(cmd *cobra.Command) {
 
 // over applies the flags to a user's settings. A user's own limits replace the installation's
 // as a whole.
-func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
+func (f *userFlags) over(cmd *cobra.Command, u *wire.User) error {
 	if f.noPolicy {
 		u.Policy = nil
 	}
@@ -174,17 +145,17 @@ func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
 	}
 	for _, one := range []struct {
 		flag, value string
-		member      func(*userPolicy) **string
+		member      func(*wire.Policy) **string
 	}{
-		{"idle-timeout", f.idle, func(p *userPolicy) **string { return &p.IdleTimeout }},
-		{"max-running", f.maxRunning, func(p *userPolicy) **string { return &p.MaxRunning }},
-		{"delete-paused-after", f.deletePaused, func(p *userPolicy) **string { return &p.DeletePausedAfter }},
+		{"idle-timeout", f.idle, func(p *wire.Policy) **string { return &p.IdleTimeout }},
+		{"max-running", f.maxRunning, func(p *wire.Policy) **string { return &p.MaxRunning }},
+		{"delete-paused-after", f.deletePaused, func(p *wire.Policy) **string { return &p.DeletePausedAfter }},
 	} {
 		if !cmd.Flags().Changed(one.flag) {
 			continue
 		}
 		if u.Policy == nil {
-			u.Policy = &userPolicy{}
+			u.Policy = &wire.Policy{}
 		}
 		to := one.member(u.Policy)
 		if *to = nil; one.value == "default" {
@@ -195,20 +166,20 @@ func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
 		}
 		*to = new(one.value)
 	}
-	if u.Policy != nil && *u.Policy == (userPolicy{}) {
+	if u.Policy != nil && *u.Policy == (wire.Policy{}) {
 		u.Policy = nil
 	}
 	for _, one := range []struct {
 		flag   string
 		value  int
-		member func(*userLimits) *int
+		member func(*wire.Limits) *int
 	}{
-		{"running-sandboxes", f.limits.Running, func(l *userLimits) *int { return &l.Running }},
-		{"total-sandboxes", f.limits.Total, func(l *userLimits) *int { return &l.Total }},
-		{"starts-per-minute", f.limits.StartsPerMinute, func(l *userLimits) *int { return &l.StartsPerMinute }},
-		{"cpu", f.limits.CPU, func(l *userLimits) *int { return &l.CPU }},
-		{"memory", f.limits.Memory, func(l *userLimits) *int { return &l.Memory }},
-		{"state-bytes", f.limits.StateBytes, func(l *userLimits) *int { return &l.StateBytes }},
+		{"running-sandboxes", f.limits.Running, func(l *wire.Limits) *int { return &l.Running }},
+		{"total-sandboxes", f.limits.Total, func(l *wire.Limits) *int { return &l.Total }},
+		{"starts-per-minute", f.limits.StartsPerMinute, func(l *wire.Limits) *int { return &l.StartsPerMinute }},
+		{"cpu", f.limits.CPU, func(l *wire.Limits) *int { return &l.CPU }},
+		{"memory", f.limits.Memory, func(l *wire.Limits) *int { return &l.Memory }},
+		{"state-bytes", f.limits.StateBytes, func(l *wire.Limits) *int { return &l.StateBytes }},
 	} {
 		if !cmd.Flags().Changed(one.flag) {
 			continue
@@ -217,7 +188,7 @@ func (f *userFlags) over(cmd *cobra.Command, u *userInfo) error {
 			return usagef("--%s: must not be negative", one.flag)
 		}
 		if u.Limits == nil {
-			u.Limits = &userLimits{}
+			u.Limits = &wire.Limits{}
 		}
 		*one.member(u.Limits) = one.value
 	}
@@ -239,7 +210,7 @@ those that are 0 are no limits.`,
   bivouac users set alice --default-limits --default-policy`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.over(cmd, &userInfo{}); err != nil {
+			if err := f.over(cmd, &wire.User{}); err != nil {
 				return err
 			}
 			c, err := p.client(&api)
@@ -250,7 +221,7 @@ those that are 0 are no limits.`,
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(users, func(u userInfo) bool { return u.ID == args[0] })
+			i := slices.IndexFunc(users, func(u wire.User) bool { return u.ID == args[0] })
 			if i < 0 {
 				return fmt.Errorf("there is no user %q; see %q", args[0], "bivouac users list")
 			}
@@ -265,7 +236,7 @@ those that are 0 are no limits.`,
 			if api.asJSON {
 				return printJSON(p.stdout, u)
 			}
-			return printUsers(p.stdout, []userInfo{u})
+			return printUsers(p.stdout, []wire.User{u})
 		},
 	}
 	api.register(cmd)

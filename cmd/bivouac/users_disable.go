@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 func (p *program) usersDisableCommand() *cobra.Command {
@@ -38,14 +40,14 @@ func (p *program) usersChangeCommand(verb string, cmd *cobra.Command) *cobra.Com
 		if err != nil {
 			return err
 		}
-		var u userInfo
+		var u wire.User
 		if err := p.waiting(cmd, c, http.MethodPost, usersPath+"/"+url.PathEscape(args[0])+"/"+verb, nil, &u); err != nil {
 			return err
 		}
 		if api.asJSON {
 			return printJSON(p.stdout, u)
 		}
-		return printUsers(p.stdout, []userInfo{u})
+		return printUsers(p.stdout, []wire.User{u})
 	}
 	api.register(cmd)
 	api.registerJSON(cmd)
@@ -76,14 +78,14 @@ disable" locks a user out and deletes nothing.`,
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(users, func(u userInfo) bool { return u.ID == args[0] })
+			i := slices.IndexFunc(users, func(u wire.User) bool { return u.ID == args[0] })
 			if i < 0 {
 				_, err = fmt.Fprintf(p.stdout, "there is no user %s\n", args[0])
 				return err
 			}
 			if err := p.confirm(yes, "Delete the user %q with %d sandboxes, their workspaces, "+
 				"all conversations and secrets for good?",
-				args[0], users[i].Usage["total_sandboxes"]); err != nil {
+				args[0], users[i].Usage.Total); err != nil {
 				return err
 			}
 			err = p.waiting(cmd, c, http.MethodDelete, usersPath+"/"+url.PathEscape(args[0]), nil, nil)

@@ -1,7 +1,6 @@
 package operators
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -15,21 +14,9 @@ import (
 )
 
 func (s *Server) newConfigBody(v *fsm.View) wire.Config {
-	i := s.Installation(v)
-	b := wire.Config{
-		Index:  v.ConfigIndex(),
-		Policy: newPolicyBody(i.Policy),
-		Limits: wire.ConfigLimits{
-			User:         wire.Limits(i.PerUser),
-			Installation: wire.Limits(i.Overall),
-			OnLimit:      string(i.OnLimit),
-		},
-		Git:  wire.ConfigGit{VerifyTokens: !i.Git.Unverified, AllowedHosts: append([]string{}, i.Git.AllowedHosts...)},
-		CORS: wire.ConfigCORS{Origins: append([]string{}, i.CORS.Origins...)},
-	}
-	b.Limits.OnLimit = cmp.Or(b.Limits.OnLimit, string(fsm.OnLimitRefuse))
-	if v.Active(fsm.VersionModels) {
-		b.LLM = newConfigLLMBody(i.LLM)
+	b := wire.ConfigOf(s.Installation(v))
+	if b.Index = v.ConfigIndex(); !v.Active(fsm.VersionModels) {
+		b.LLM = nil
 	}
 	return b
 }

@@ -8,19 +8,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/llm"
-	"bivouac.dev/bivouac/httpapi/wire"
 )
-
-func newConfigLLMBody(l fsm.LLM) *wire.ConfigLLM {
-	b := &wire.ConfigLLM{
-		Gateway: !l.Direct, Hosts: append([]string{}, l.HostList()...), Models: append([]string{}, l.Models...),
-		Prices: make([]wire.ConfigPrice, len(l.Prices)), Budgets: wire.ConfigBudgets(l.Budgets),
-	}
-	for i, p := range l.Prices {
-		b.Prices[i] = wire.ConfigPrice(p)
-	}
-	return b
-}
 
 // readLLM reads the member llm of a configuration.
 func readLLM(o decode.Object) (l fsm.LLM) {

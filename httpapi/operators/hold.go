@@ -22,7 +22,7 @@ func newRemovals(v *fsm.View, now time.Time) []wire.Removal {
 		b := wire.Removal{Kind: kind, Removed: v.Removed(kind, now)}
 		for _, brake := range v.Brakes(now) {
 			if brake.Kind == kind {
-				b.BrakedAt, b.LimitWas = wire.TimeOrNull(&brake.At), new(brake.Limit)
+				b.BrakedAt, b.Limit = wire.TimeOrNull(&brake.At), new(brake.Limit)
 			}
 		}
 		list = append(list, b)

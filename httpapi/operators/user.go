@@ -24,34 +24,13 @@ func newUserBody(u *fsm.User, used fsm.Usage) wire.User {
 			State:   used.StateBytes,
 		}}
 	if p := u.Policy; p != nil {
-		b.Policy = new(newPolicyBody(*p))
+		b.Policy = new(wire.PolicyOf(*p))
 	}
 	if u.Limits != nil {
 		l := wire.Limits(*u.Limits)
 		b.Limits = &l
 	}
 	return b
-}
-
-func newPolicyBody(p fsm.Policy) wire.Policy {
-	return wire.Policy{
-		IdleTimeout:       policyTime(p.IdleTimeout),
-		MaxRunning:        policyTime(p.MaxRunning),
-		DeletePausedAfter: policyTime(p.DeletePausedAfter),
-	}
-}
-
-// policyNever disables a policy.
-const policyNever = "never"
-
-func policyTime(d time.Duration) *string {
-	switch {
-	case d == 0:
-		return nil
-	case d < 0:
-		return new(policyNever)
-	}
-	return new(d.String())
 }
 
 // UserList handles GET /api/v1/operator/users.
@@ -165,12 +144,12 @@ func readPolicyTime(o decode.Object, name string) time.Duration {
 	switch {
 	case s == nil:
 		return 0
-	case *s == policyNever:
+	case *s == wire.PolicyNever:
 		return -1
 	}
 	d, err := time.ParseDuration(*s)
 	if err != nil || d <= 0 {
-		o.Rule(name, fmt.Sprintf("must be a duration such as %q, or %q", "1h30m", policyNever))
+		o.Rule(name, fmt.Sprintf("must be a duration such as %q, or %q", "1h30m", wire.PolicyNever))
 		return 0
 	}
 	return d

@@ -19,7 +19,7 @@ type Removal struct {
 	Kind     string `json:"kind"`
 	Removed  int    `json:"removed"`
 	BrakedAt *Time  `json:"braked_at"`
-	LimitWas *int   `json:"limit"`
+	Limit    *int   `json:"limit"`
 }
 
 // HoldReport is the response of GET /api/v1/operator/hold.
