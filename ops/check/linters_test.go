@@ -34,8 +34,8 @@ var linted = []struct{ name, path, source, want string }{
 	{"init", "fsm/init.go", "package fsm\n\nfunc init() {}", "don't use `init` function"},
 	{
 		"function", "httpapi/long.go",
-		"package httpapi\n\nfunc long() []int {\n\treturn []int{\n" + strings.Repeat("\t\t1,\n", 71) + "\t}\n}\n\nvar _ = long",
-		"Function 'long' is too long",
+		"package httpapi\n\nfunc f() []int {\n\treturn []int{\n" + strings.Repeat("\t\t1,\n", 71) + "\t}\n}\n\nvar _ = f",
+		"Function 'f' is too long",
 	},
 	{
 		"interface", "httpapi/i.go",
