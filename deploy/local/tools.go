@@ -65,59 +65,72 @@ func (t tool) find(ctx context.Context, progress io.Writer) (string, error) {
 	if path, err := exec.LookPath(t.name); err == nil && recent(ctx, path, t.oldest) {
 		return path, nil
 	}
+	return BuildOnce(ctx, t.name+"-"+t.version, t.minutes, progress, func(out string) error { return t.build(ctx, out) })
+}
+
+// BuildOnce returns the path of a program in the cache of Tool. If it is missing, build makes it
+// beside its final path, so that an interrupted build leaves no incomplete program; it takes about so
+// many minutes on two cores.
+func BuildOnce(
+	ctx context.Context,
+	name string,
+	minutes int,
+	progress io.Writer,
+	build func(out string) error,
+) (string, error) {
 	dir, err := cacheDir()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, t.name+"-"+t.version)
+	path := filepath.Join(dir, name)
 	if isFile(path) {
 		return path, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("building %s: %w", t.name, err)
+		return "", fmt.Errorf("building %s: %w", name, err)
 	}
 	unlock, err := lockFile(ctx, path+".lock")
 	if err != nil {
-		return "", fmt.Errorf("building %s: %w", t.name, err)
+		return "", fmt.Errorf("building %s: %w", name, err)
 	}
 	defer unlock()
 	if isFile(path) { // another process built it meanwhile
 		return path, nil
-	}
-	return path, t.build(ctx, path, progress)
-}
-
-// build builds the program beside its final path and renames it, so that an interrupted build
-// leaves no incomplete program.
-func (t tool) build(ctx context.Context, path string, progress io.Writer) error {
-	source := t.source
-	if source == "" {
-		root, err := Root()
-		if err != nil {
-			return fmt.Errorf("building %s: %w", t.name, err)
-		}
-		source = filepath.Join(root, "deploy", "tools", t.name)
 	}
 	if progress == nil {
 		progress = io.Discard
 	}
 	tmp := path + ".new"
 	defer os.Remove(tmp)
+	fmt.Fprintf(progress, "building %s from source, once (about %d minutes on two cores) into %s\n", name, minutes, path)
+	done := tick(progress, "building "+name)
+	err = build(tmp)
+	done()
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", name, err)
+	}
+	return path, os.Rename(tmp, path)
+}
+
+// build builds the program.
+func (t tool) build(ctx context.Context, out string) error {
+	source := t.source
+	if source == "" {
+		root, err := Root()
+		if err != nil {
+			return err
+		}
+		source = filepath.Join(root, "deploy", "tools", t.name)
+	}
 	args := append([]string{"build", "-C", source}, t.flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "-o", tmp, t.pkg)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", out, t.pkg)...)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
-
-	fmt.Fprintf(progress, "building %s %s from source, once (about %d minutes on two cores) into %s\n", t.name,
-		t.version, t.minutes, path)
-	done := tick(progress, "building "+t.name)
-	out, err := cmd.CombinedOutput()
-	done()
-	if err != nil {
-		return fmt.Errorf("building %s %s: %w\n%s", t.name, t.version, err, out)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, said)
 	}
-	return os.Rename(tmp, path)
+	return nil
 }
 
 // tick writes a line every ten seconds until the returned function is called.

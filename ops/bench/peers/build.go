@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"bivouac.dev/bivouac/deploy/local"
 )
@@ -66,39 +64,11 @@ func (b *bench) build(ctx context.Context) (programs, error) {
 		if !b.wants(peer.system) {
 			continue
 		}
-		if *peer.path, err = cached(peer.name, b.stdout, peer.build); err != nil {
+		if *peer.path, err = local.BuildOnce(ctx, peer.name, 3, b.stdout, peer.build); err != nil {
 			return programs{}, err
 		}
 	}
 	return p, nil
-}
-
-// cached returns the path of a program in the cache and builds it if it is missing.
-func cached(name string, progress io.Writer, make func(out string) error) (string, error) {
-	dir := os.Getenv("BIVOUAC_CACHE")
-	if dir == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
-		}
-		dir = filepath.Join(user, "bivouac")
-	}
-	path := filepath.Join(dir, "bin", name)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", err
-	}
-	fmt.Fprintf(progress, "building %s from source, once (minutes) into %s\n", name, path)
-	begun := time.Now()
-	fresh := fmt.Sprintf("%s.new-%d", path, os.Getpid())
-	defer os.Remove(fresh)
-	if err := make(fresh); err != nil {
-		return "", err
-	}
-	fmt.Fprintf(progress, "  built in %s\n", time.Since(begun).Round(time.Second))
-	return path, os.Rename(fresh, path)
 }
 
 // goBuild builds a package in a module's folder.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"bivouac.dev/bivouac/deploy/local"
 )
 
 // baseFile names the commit that the guard measures against, in its first line that is no comment.
@@ -65,7 +67,7 @@ func resolve(ctx context.Context, root, commit string) (string, error) {
 // programOf returns the path of the program of a commit, which is built into the cache once. It is
 // built with the same Go and the same flags as this tree's.
 func programOf(ctx context.Context, root, hash string, progress io.Writer) (string, error) {
-	return cached("bivouac-"+hash[:12]+"-"+runtime.Version(), progress, func(out string) error {
+	return local.BuildOnce(ctx, "bivouac-"+hash[:12]+"-"+runtime.Version(), 2, progress, func(out string) error {
 		tmp, err := os.MkdirTemp("", "bivouac-base-")
 		if err != nil {
 			return err
