@@ -235,7 +235,9 @@ func (s *schemas) fields(t reflect.Type, out schema) {
 		default:
 			typ := f.Type
 			if required, _ := out["required"].([]string); !strings.Contains(options, "omit") {
-				out["required"] = append(required, name)
+				if !slices.Contains(required, name) { // an embedded struct may have it, too
+					out["required"] = append(required, name)
+				}
 			} else if typ.Kind() == reflect.Pointer {
 				typ = typ.Elem() // it is left out, never null
 			}

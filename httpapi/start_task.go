@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -30,33 +29,14 @@ type startTaskBody struct {
 	UpdatedAt         wire.Time           `json:"updated_at"`
 }
 
-// startRequestBody is the echoed request. Unlike fsm.StartRequest it omits no member.
+// startRequestBody is the echoed request: fsm.StartRequest without omitted members.
 type startRequestBody struct {
-	SandboxID             *string            `json:"sandbox_id"`
-	ConversationID        *string            `json:"conversation_id"`
-	InitialMessage        *messageEcho       `json:"initial_message"`
-	SystemMessageSuffix   *string            `json:"system_message_suffix"`
-	Processors            []json.RawMessage  `json:"processors"`
-	LLMModel              *string            `json:"llm_model"`
-	AgentProfileID        *string            `json:"agent_profile_id"`
-	SelectedRepository    *string            `json:"selected_repository"`
-	SelectedBranch        *string            `json:"selected_branch"`
-	GitProvider           *fsm.ProviderType  `json:"git_provider"`
-	SuggestedTask         *fsm.SuggestedTask `json:"suggested_task"`
-	Title                 *string            `json:"title"`
-	Trigger               *string            `json:"trigger"`
-	PRNumber              []int64            `json:"pr_number"`
-	ParentConversationID  *string            `json:"parent_conversation_id"`
-	AgentType             string             `json:"agent_type"`
-	Public                *bool              `json:"public"`
-	ObservabilityMetadata map[string]any     `json:"observability_metadata"`
-	ObservabilityTags     []string           `json:"observability_tags"`
-	ObservabilitySpanName *string            `json:"observability_span_name"`
-	Plugins               []fsm.PluginSource `json:"plugins"`
-	Secrets               *map[string]string `json:"secrets"`
-	ACPServer             *string            `json:"acp_server"`
+	fsm.StartRequest
+	InitialMessage *messageEcho `json:"initial_message"`
+	ACPServer      *string      `json:"acp_server"`
 }
 
+// messageEcho is a fsm.Message whose blocks have the members of their type, and all of them.
 type messageEcho struct {
 	Role    string `json:"role"`
 	Content []any  `json:"content"`
@@ -90,15 +70,8 @@ func newStartTaskBody(v *fsm.View, t *fsm.StartTask, to links) startTaskBody {
 }
 
 func newStartRequestBody(q *fsm.StartRequest) startRequestBody {
-	b := startRequestBody{
-		SandboxID: q.SandboxID, ConversationID: q.ConversationID, SystemMessageSuffix: q.SystemMessageSuffix,
-		Processors: q.Processors, LLMModel: q.LLMModel, AgentProfileID: q.AgentProfileID,
-		SelectedRepository: q.SelectedRepository, SelectedBranch: q.SelectedBranch, GitProvider: q.GitProvider,
-		SuggestedTask: q.SuggestedTask, Title: q.Title, Trigger: q.Trigger, PRNumber: wire.OrEmpty(q.PRNumber),
-		ParentConversationID: q.ParentConversationID, AgentType: q.AgentType, Public: q.Public,
-		ObservabilityMetadata: q.ObservabilityMetadata, ObservabilityTags: q.ObservabilityTags,
-		ObservabilitySpanName: q.ObservabilitySpanName, Plugins: q.Plugins, Secrets: q.Secrets, ACPServer: q.ACPServer,
-	}
+	b := startRequestBody{StartRequest: *q, ACPServer: q.ACPServer}
+	b.PRNumber = wire.OrEmpty(q.PRNumber)
 	if m := q.InitialMessage; m != nil {
 		b.InitialMessage = newMessageEcho(m)
 	}
