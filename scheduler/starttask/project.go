@@ -101,7 +101,7 @@ func (in *inputs) commandFault(out agent.Output, err error) string {
 	if err != nil {
 		return in.scrub(err.Error())
 	}
-	return "exit code " + itoa(out.ExitCode) + ": " + lastLines(in.scrub(out.Stderr))
+	return "exit code " + strconv.Itoa(out.ExitCode) + ": " + lastLines(in.scrub(out.Stderr))
 }
 
 // loadSkills asks the agent server for the project's skills and hooks and moves on.
@@ -147,5 +147,3 @@ func (r *Runner) project(ctx context.Context, in *inputs, d *drawn) outcome {
 	got.skills, got.hooks, got.loaded = skills, hooks, true
 	return outcome{}
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }

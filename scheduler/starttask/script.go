@@ -1,6 +1,7 @@
 package starttask
 
 import (
+	"strconv"
 	"strings"
 
 	"bivouac.dev/bivouac/httpapi/decode"
@@ -44,7 +45,7 @@ func (j gitJob) script() string {
 	if j.credentialFile != "" {
 		b.line("trap", quote("rm -f "+quote(j.credentialFile)), "EXIT")
 	} else if j.remote.password != "" {
-		b.line(`if [ -z "${`+envGitPassword+`-}" ]; then exit`, itoa(exitNoCredential)+"; fi")
+		b.line(`if [ -z "${`+envGitPassword+`-}" ]; then exit`, strconv.Itoa(exitNoCredential)+"; fi")
 	}
 	b.line("mkdir -p", quote(j.dir))
 	b.line("cd", quote(j.dir))
@@ -132,7 +133,7 @@ func setupScript(dir, task, approved string) string {
 		b.line(`  if [ "$(` + sumCommand(`"$copy"`) + `)" = ` + approved + ` ]; then`)
 		b.line(`    "$shell" "$copy" </dev/null >"$run/log" 2>&1 || code=$?`)
 		b.line(`  else`)
-		b.line(`    code=` + itoa(exitChanged) + `; echo '` + setupFile + textChanged + `' >"$run/log"`)
+		b.line(`    code=` + strconv.Itoa(exitChanged) + `; echo '` + setupFile + textChanged + `' >"$run/log"`)
 		b.line(`  fi`)
 		b.line(`  rm -f "$copy"`)
 	}
