@@ -75,8 +75,8 @@ func TestBudget(t *testing.T) {
 	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "encode a command", Allocs: 6, Bytes: 1552, Run: func() { _, _ = cmd.Encode() }},
 		{Name: "decode a command", Allocs: 15, Bytes: 696, Run: func() { _, _ = fsm.DecodeCommand(raw) }},
-		{Name: "apply a command", Allocs: 98, Bytes: 7600, Run: apply(make([]fsm.Entry, 1))},
-		{Name: "apply a batch of 16 commands", Allocs: 653, Bytes: 41000, Run: apply(make([]fsm.Entry, 16))},
+		{Name: "apply a command", Allocs: 94, Bytes: 7500, Run: apply(make([]fsm.Entry, 1))},
+		{Name: "apply a batch of 16 commands", Allocs: 589, Bytes: 39600, Run: apply(make([]fsm.Entry, 16))},
 		{Name: "view: key, user and settings", Allocs: 12, Bytes: 296, Run: func() {
 			v := store.View()
 			if !v.Good("ada", credential, at) || v.Settings("ada") == nil {

@@ -26,7 +26,7 @@ func (c Credential) IsZero() bool { return c == Credential{} }
 func (v *View) Good(userID string, c Credential, now time.Time) bool {
 	if c.Lookup != "" {
 		key := v.APIKeyByLookup(c.Lookup)
-		return key != nil && key.Valid(now) && key.UserID == userID && !v.disabled(userID)
+		return key != nil && key.UserID == userID && v.GoodKey(key, now)
 	}
 	if c.IsZero() {
 		return true
@@ -36,6 +36,11 @@ func (v *View) Good(userID string, c Credential, now time.Time) bool {
 		return false
 	}
 	return !v.LockedOut(userID, now)
+}
+
+// GoodKey is Good for an API key of this view and its user.
+func (v *View) GoodKey(key *APIKey, now time.Time) bool {
+	return key.Valid(now) && !v.disabled(key.UserID)
 }
 
 // LockedOut reports whether nothing of a user's may act: the user is disabled, or has no valid API
@@ -63,8 +68,9 @@ func (t *transaction) refused(cmd Command) *Error {
 		return nil
 	}
 	v := t.view()
-	// A command that was forwarded without a key acts for its user all the same.
-	if v.Good(cmd.UserID, cmd.Credential, t.now) && !(cmd.Type.ofUser() && v.disabled(cmd.UserID)) {
+	// A command that was forwarded without a key acts for its user all the same. With one, Good asks.
+	ofUser := cmd.Type.ofUser() && cmd.Credential.Lookup == ""
+	if v.Good(cmd.UserID, cmd.Credential, t.now) && !(ofUser && v.disabled(cmd.UserID)) {
 		return nil
 	}
 	return Errorf(CodeUnauthorized, "the key that this was asked with is no longer valid, or its user is disabled")

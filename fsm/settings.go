@@ -84,13 +84,15 @@ type settingsMember struct {
 
 // settingsMembers has the members in the order of the struct. Reading a tag is slow, and every write
 // of settings asks for each on every node.
-var settingsMembers = func() (members []settingsMember) {
+var settingsMembers = readSettingsTags() //nolint:gochecknoglobals // read-only
+
+func readSettingsTags() (members []settingsMember) {
 	for f := range reflect.TypeFor[SettingsValues]().Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		members = append(members, settingsMember{name, f.Tag.Get("settings") == "sticky"})
 	}
 	return members
-}()
+}
 
 // check adds the rules of the values.
 func (v *SettingsValues) check(r *rules) {

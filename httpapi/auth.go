@@ -94,12 +94,14 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 	}
 	key := v.APIKeyByLookup(lookup)
 	same := apikey.Is(key, value)
-	if lookup != "" && (key == nil || same && mayBecomeGood(v, key)) {
+	good := same && v.GoodKey(key, time.Now())
+	if lookup != "" && (key == nil || same && !good && mayBecomeGood(key)) {
 		if v, err = k.viewElsewhere(ctx); err != nil {
 			return nil, err
 		}
 		key = v.APIKeyByLookup(lookup)
 		same = apikey.Is(key, value)
+		good = same && v.GoodKey(key, time.Now())
 	}
 	if !same {
 		if value != "" {
@@ -107,19 +109,17 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 		}
 		return nil, response.Unauthorized()
 	}
-	if !v.Good(key.UserID, apikey.CredentialOf(key), time.Now()) {
+	if !good {
 		request.InfoOf(ctx).Refused = refusedInvalid
 		return nil, response.Unauthorized()
 	}
 	return key, nil
 }
 
-// mayBecomeGood reports whether a key is not good in a view, and can be in a later one: a disabled or
+// mayBecomeGood reports whether a key that is not good in a view can be in a later one: a disabled or
 // suspended key can be enabled, and so can a disabled user. Revocation and expiry are final.
-func mayBecomeGood(v *fsm.View, key *fsm.APIKey) bool {
-	now := time.Now()
-	final := key.RevokedAt != nil || key.ExpiresAt != nil && !now.Before(*key.ExpiresAt)
-	return !final && !v.Good(key.UserID, apikey.CredentialOf(key), now)
+func mayBecomeGood(key *fsm.APIKey) bool {
+	return key.RevokedAt == nil && (key.ExpiresAt == nil || time.Now().Before(*key.ExpiresAt))
 }
 
 // viewElsewhere reads linearizably, within the limits on unknown keys.

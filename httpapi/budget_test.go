@@ -79,36 +79,36 @@ func TestBudget(t *testing.T) {
 	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{
 			Name:   "a stale read of settings",
-			Allocs: 85,
-			Bytes:  5248,
+			Allocs: 63,
+			Bytes:  3144,
 			Run:    h.requests(h.alice, http.MethodGet, "/api/settings?stale", ""),
 		},
 		{
 			Name:   "a linearizable read of settings",
-			Allocs: 82,
-			Bytes:  4832,
+			Allocs: 60,
+			Bytes:  2728,
 			Run:    h.requests(h.alice, http.MethodGet, "/api/settings", ""),
 		},
 		{Name: "settings: show", Allocs: 4, Bytes: 1656, Run: func() { _, _ = newSettingsBody(stored) }},
-		{Name: "settings: send", Allocs: 6, Bytes: 224, Run: func() {
+		{Name: "settings: send", Allocs: 5, Bytes: 208, Run: func() {
 			clear(w.header)
 			items := response.EncodedItems{Items: []json.RawMessage{shown}}
 			_ = response.Response{Status: http.StatusOK, Body: items}.Write(w, func() {})
 		}},
 		{
 			Name:   "a write of settings",
-			Allocs: 268,
-			Bytes:  18600,
+			Allocs: 246,
+			Bytes:  18100,
 			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
 		},
-		{Name: "a refused request", Allocs: 15, Bytes: 300, Run: func() {
+		{Name: "a refused request", Allocs: 14, Bytes: 288, Run: func() {
 			clear(w.header)
 			response.FailureOf(refused, response.FormatDetail, "").Write(w)
 		}},
 		// The sandbox's server and two sockets are part of it.
 		{
 			Name:   "a proxied request",
-			Allocs: 236,
+			Allocs: 231,
 			Bytes:  50000,
 			Loose:  2,
 			Run: sandbox.requests(sandbox.key, http.MethodGet,

@@ -87,10 +87,7 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 		ex := &proxy.RequestInfo{ID: requestID(r), Route: routeUnknown, Address: s.clientAddress(r)}
 		h := w.Header()
 		h.Set(response.HeaderRequestID, ex.ID)
-		h.Set("Cache-Control", "no-cache, no-store, must-revalidate, max-age=0")
-		h.Set("Pragma", "no-cache")
-		h.Set("Expires", "0")
-		h.Set("X-Content-Type-Options", "nosniff")
+		response.SetFixed(h)
 		// net/http hides a Content-Length next to chunks, but a proxy in front may have used it.
 		// Closing the connection prevents request smuggling.
 		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 || s.draining.Load() {

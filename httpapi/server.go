@@ -47,6 +47,7 @@ type Server struct {
 	conns     *limits.Connections
 	// requests samples the log lines of requests.
 	requests requestLog
+	settings settingsAnswers
 	// refused samples the log lines of refused keys.
 	refused *sampler
 	// shared is made of the cluster's configuration; see sharedNow.
@@ -81,6 +82,7 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		metrics:    newMetrics(cfg.Registerer, routes()),
 		keys:       newAuthenticator(c),
 		requests:   newRequestLog(),
+		settings:   newSettingsAnswers(),
 		refused:    newSampler(failuresPerSecond),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),

@@ -189,7 +189,7 @@ func (s *Server) handleSettingsGet(c *call) (response.Response, error) {
 		}
 		mcp = json.RawMessage(text)
 	}
-	body, err := newSettingsBody(&storedSettings{stored, mcp, v.Providers(c.Caller.User)})
+	body, err := s.settings.body(&storedSettings{stored, mcp, v.Providers(c.Caller.User)})
 	if err != nil {
 		return response.Response{}, err
 	}

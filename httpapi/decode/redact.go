@@ -22,11 +22,11 @@ var (
 	// tokenForms has the prefixes that issuers give their tokens: ours, GitHub's, GitLab's, Slack's,
 	// Vault's, and those of model providers. Each begins with a text that is looked for first: most
 	// texts have none, and the expression takes a hundred times as long to say so.
-	tokenForms = []struct{ begin, then string }{
+	tokenForms = []struct{ begin, then string }{ //nolint:gochecknoglobals // read-only
 		{"bvk_", `[0-9A-Za-z]+_`}, {"gh", `[oprsu]_`}, {"github_pat_", ""}, {"glpat-", ""}, {"xox", `[abprs]-`},
 		{"hv", `[sb]\.`}, {"sk-", ""},
 	}
-	knownToken = tokenExpression()
+	knownToken = tokenExpression() //nolint:gochecknoglobals // read-only
 	// imageDigest is what stands behind the @ of an image's name.
 	imageDigest = regexp.MustCompile(`^[a-z0-9+._-]+:[0-9a-fA-F]{32,}`)
 )

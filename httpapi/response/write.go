@@ -22,7 +22,7 @@ func Encode(v any) ([]byte, error) {
 
 // WriteJSON sends a complete JSON response, whose body may come in parts.
 func WriteJSON(w http.ResponseWriter, status int, body ...[]byte) {
-	WriteBody(w, status, "application/json", body...)
+	WriteBody(w, status, typeJSON, body...)
 }
 
 // WriteBody sends a complete response of any type, whose body may come in parts.
@@ -31,7 +31,11 @@ func WriteBody(w http.ResponseWriter, status int, contentType string, body ...[]
 	for _, part := range body {
 		length += len(part)
 	}
-	w.Header().Set("Content-Type", contentType)
+	if contentType == typeJSON {
+		w.Header()["Content-Type"] = jsonType
+	} else {
+		w.Header().Set("Content-Type", contentType)
+	}
 	w.Header().Set("Content-Length", strconv.Itoa(length))
 	w.WriteHeader(status)
 	for _, part := range body {
@@ -39,6 +43,24 @@ func WriteBody(w http.ResponseWriter, status int, contentType string, body ...[]
 			return // the client has left, which is no error here
 		}
 	}
+}
+
+const typeJSON = "application/json"
+
+// Header values that every response shares, in place of new ones. They are never changed: Set
+// replaces a value, and Add copies one that has no room.
+var (
+	jsonType     = []string{typeJSON}                                         //nolint:gochecknoglobals // read-only
+	cacheControl = []string{"no-cache, no-store, must-revalidate, max-age=0"} //nolint:gochecknoglobals // read-only
+	pragma       = []string{"no-cache"}                                       //nolint:gochecknoglobals // read-only
+	expires      = []string{"0"}                                              //nolint:gochecknoglobals // read-only
+	sniff        = []string{"nosniff"}                                        //nolint:gochecknoglobals // read-only
+)
+
+// SetFixed sets the headers of every response that are always the same: nothing keeps one, and no
+// browser guesses its type.
+func SetFixed(h http.Header) {
+	h["Cache-Control"], h["Pragma"], h["Expires"], h["X-Content-Type-Options"] = cacheControl, pragma, expires, sniff
 }
 
 // Headers of every response.

@@ -60,6 +60,8 @@ var rules = []struct {
 		"httpapi/git must not import cluster",
 	},
 	{"house/state", House, "fsm/x.go", "package fsm\nvar seen = make(map[string]bool)", "package-level state seen"},
+	{"house/not a table", House, "fsm/x.go", "package fsm\nvar seen = make(map[string]bool) // read-only",
+		"package-level state seen"},
 	{"house/zero state", House, "fsm/x.go", "package fsm\nvar count int", "package-level state count"},
 	{"house/name", House, "cmd/util/x.go", "package util", "says nothing"},
 	{"house/note", House, "fsm/x.go", "package fsm\n// TO" + "DO: later", "left in the code"},

@@ -79,7 +79,8 @@ func embedded(d *ast.GenDecl) bool {
 
 // stateful tells package-level state from tables and sentinel errors. A variable can change or
 // hold a resource if it has no value, or a value other than a literal, errors.New, a regular
-// expression or a string replacer.
+// expression, a string replacer, or what a function of the package makes and the comment behind it
+// calls read-only.
 func stateful(s *ast.ValueSpec) bool {
 	if s.Names[0].Name == "_" {
 		return false
@@ -88,11 +89,20 @@ func stateful(s *ast.ValueSpec) bool {
 		return true
 	}
 	for _, v := range s.Values {
-		if !constant(v) {
+		if !constant(v) && !readOnly(v, s.Comment) {
 			return true
 		}
 	}
 	return false
+}
+
+func readOnly(e ast.Expr, behind *ast.CommentGroup) bool {
+	call, ok := e.(*ast.CallExpr)
+	if !ok || behind == nil || !strings.HasSuffix(behind.List[0].Text, "// read-only") {
+		return false
+	}
+	made, ok := call.Fun.(*ast.Ident)
+	return ok && made.Name != "make" && made.Name != "new"
 }
 
 func constant(e ast.Expr) bool {
