@@ -50,9 +50,7 @@ type StartTask struct {
 	Setup *TaskSetup `json:"setup,omitempty"`
 	// LLM is that of the conversation (Conversation.LLM).
 	LLM *ModelEndpoint `json:"llm,omitempty"`
-	// Secrets points at the secrets of the request. The member "json" holds
-	// {"secrets":{name:value},"mcp_config":{...}|null,"plugins":[...]|null}. It is zero when there are
-	// none.
+	// Secrets points at the secrets of the request, a StartSecrets. It is zero when there are none.
 	Secrets   SecretRef `json:"secrets"`
 	CreatedAt time.Time `json:"created_at"`
 	UpdatedAt time.Time `json:"updated_at"`

@@ -23,7 +23,7 @@ import (
 func (s *Server) handleV0Start(c *call) (response.Response, error) {
 	o := c.Object()
 	start, wished := legacy.ReadStart(o, c.Caller.Bearer)
-	in := startInput{request: start, secrets: startSecrets{MCPConfig: readMCPConfig(o)}, join: wished != nil}
+	in := startInput{request: start, secrets: fsm.StartSecrets{MCPConfig: readMCPConfig(o)}, join: wished != nil}
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}

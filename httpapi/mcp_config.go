@@ -18,46 +18,19 @@ const defaultMCPTimeout = 60
 // mcpName is the pattern of a stdio server's name.
 var mcpName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// mcpConfig is an MCPConfig with defaults filled in (API.md, "MCP configuration"). All of it is
-// treated as secret: URLs and arguments often hold tokens too.
-type mcpConfig struct {
-	SSEServers   []mcpSSEServer   `json:"sse_servers"`
-	StdioServers []mcpStdioServer `json:"stdio_servers"`
-	SHTTPServers []mcpHTTPServer  `json:"shttp_servers"`
-}
-
-type mcpSSEServer struct {
-	URL    string  `json:"url"`
-	APIKey *string `json:"api_key"`
-}
-
-type mcpHTTPServer struct {
-	URL    string  `json:"url"`
-	APIKey *string `json:"api_key"`
-	// Timeout is in seconds.
-	Timeout *int64 `json:"timeout"`
-}
-
-type mcpStdioServer struct {
-	Name    string            `json:"name"`
-	Command string            `json:"command"`
-	Args    []string          `json:"args"`
-	Env     map[string]string `json:"env"`
-}
-
 // readMCPConfig reads the member mcp_config; nil if absent or null.
-func readMCPConfig(o decode.Object) *mcpConfig {
+func readMCPConfig(o decode.Object) *fsm.MCPConfig {
 	m, ok := o.Masked().Object("mcp_config")
 	if !ok {
 		return nil
 	}
 	m.Strict("sse_servers", "stdio_servers", "shttp_servers")
-	c := &mcpConfig{SSEServers: []mcpSSEServer{}, StdioServers: []mcpStdioServer{}, SHTTPServers: []mcpHTTPServer{}}
+	c := &fsm.MCPConfig{SSEServers: []fsm.MCPSSEServer{}, StdioServers: []fsm.MCPStdioServer{}, SHTTPServers: []fsm.MCPHTTPServer{}}
 	for _, e := range m.Elements("sse_servers", true) {
-		c.SSEServers = append(c.SSEServers, mcpSSEServer{URL: readMCPURL(e), APIKey: e.Text("api_key", fsm.MaxParagraph)})
+		c.SSEServers = append(c.SSEServers, fsm.MCPSSEServer{URL: readMCPURL(e), APIKey: e.Text("api_key", fsm.MaxParagraph)})
 	}
 	for _, e := range m.Elements("shttp_servers", true) {
-		c.SHTTPServers = append(c.SHTTPServers, mcpHTTPServer{
+		c.SHTTPServers = append(c.SHTTPServers, fsm.MCPHTTPServer{
 			URL: readMCPURL(e), APIKey: e.Text("api_key", fsm.MaxParagraph), Timeout: readMCPTimeout(e),
 		})
 	}
@@ -97,9 +70,9 @@ func readMCPTimeout(e decode.Object) *int64 {
 	return n
 }
 
-func readMCPStdio(e decode.Object) mcpStdioServer {
+func readMCPStdio(e decode.Object) fsm.MCPStdioServer {
 	before := len(e.Problems.List)
-	s := mcpStdioServer{Name: strings.TrimSpace(e.MustText("name", fsm.MaxName))}
+	s := fsm.MCPStdioServer{Name: strings.TrimSpace(e.MustText("name", fsm.MaxName))}
 	if len(e.Problems.List) == before && !mcpName.MatchString(s.Name) {
 		e.Rule("name", "Server name can only contain letters, numbers, hyphens, and underscores")
 	}

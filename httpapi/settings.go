@@ -23,7 +23,7 @@ func errSettingsNotFound() *response.HTTPError {
 type settingsInput struct {
 	values fsm.SettingsValues
 	keys   map[string]*string // nil for a key that was not sent
-	mcp    *mcpConfig
+	mcp    *fsm.MCPConfig
 	tokens []git.Token
 	custom []customSecretInput
 }

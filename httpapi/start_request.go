@@ -24,7 +24,7 @@ func newHexID() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }
 // startInput is a decoded start of a conversation: the redacted request, and the secrets to store.
 type startInput struct {
 	request fsm.StartRequest
-	secrets startSecrets
+	secrets fsm.StartSecrets
 	// conversation is the requested id, "" for a new one.
 	conversation string
 	v0ID         string
@@ -80,7 +80,7 @@ func (in startInput) command(user string) (*fsm.StartTaskCreateBody, request.Sec
 		body.ConversationID = newHexID()
 	}
 	var writes request.SecretWrites
-	if err := in.secrets.stage(&writes, user, body.ID, &body.Secrets); err != nil {
+	if err := stageSecrets(in.secrets, &writes, user, body.ID, &body.Secrets); err != nil {
 		return nil, request.SecretWrites{}, err
 	}
 	return body, writes, nil
@@ -345,27 +345,18 @@ func isReservedSecret(name string) bool {
 	return false
 }
 
-// startSecrets are the secrets of a start task, stored as the member "json" of its entry.
-type startSecrets struct {
-	Secrets   map[string]string  `json:"secrets"`
-	MCPConfig *mcpConfig         `json:"mcp_config"`
-	Plugins   []fsm.PluginSource `json:"plugins"`
-	// Metadata is the request's observability_metadata.
-	Metadata fsm.JSONObject `json:"observability_metadata,omitempty"`
+// hasSecrets reports whether a start has secrets to store.
+func hasSecrets(d *fsm.StartSecrets) bool {
+	return len(d.Secrets) > 0 || d.MCPConfig != nil || len(d.Plugins) > 0 || len(d.Metadata) > 0
 }
 
-// empty reports whether there is nothing to store.
-func (d *startSecrets) empty() bool {
-	return len(d.Secrets) == 0 && d.MCPConfig == nil && len(d.Plugins) == 0 && len(d.Metadata) == 0
-}
-
-// stage adds the document to the secrets to write.
-func (d *startSecrets) stage(w *request.SecretWrites, user, task string, ref *fsm.SecretRef) error {
-	if d.empty() {
+// stageSecrets adds the document to the secrets to write.
+func stageSecrets(d fsm.StartSecrets, w *request.SecretWrites, user, task string, ref *fsm.SecretRef) error {
+	if !hasSecrets(&d) {
 		return nil
 	}
 	d.Secrets = wire.OrEmptyMap(d.Secrets)
-	text, err := response.Encode(d)
+	text, err := response.Encode(&d)
 	if err != nil {
 		return fmt.Errorf("encoding the secrets of a start task: %w", err)
 	}

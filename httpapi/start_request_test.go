@@ -54,7 +54,7 @@ func TestStart_EveryFieldIsEchoedAndSecretsAreMasked(t *testing.T) {
 		*task.Request.ConversationID != "6f0c4e3b-9a7d-4c1e-8f2b-5a6d7c8e9f01" {
 		t.Fatalf("conversation id %s", task.ConversationID)
 	}
-	var doc startSecrets
+	var doc fsm.StartSecrets
 	if err := json.Unmarshal([]byte(h.secrets.last("users/alice/start_tasks/" + task.ID)["json"]), &doc); err != nil {
 		t.Fatal(err)
 	}

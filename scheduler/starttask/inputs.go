@@ -29,21 +29,13 @@ type inputs struct {
 	providers []*fsm.Provider
 	tokens    map[fsm.ProviderType]string
 	custom    map[string]string
-	requested requestSecrets
+	requested fsm.StartSecrets
 	project   project
 	// agent is the agent that the conversation gets, nil for the built-in one.
 	agent *acpAgent
 
 	// values has every secret value, to be masked in what users see.
 	values []string
-}
-
-// requestSecrets is the document of StartTask.Secrets.
-type requestSecrets struct {
-	Secrets   map[string]string `json:"secrets"`
-	MCPConfig json.RawMessage   `json:"mcp_config"`
-	Plugins   json.RawMessage   `json:"plugins"`
-	Metadata  fsm.JSONObject    `json:"observability_metadata"`
 }
 
 // inputs reads settings from the view and every secret from the store. A version that is gone was
@@ -102,17 +94,9 @@ func (r *Runner) read(ctx context.Context, in *inputs, v *fsm.View, sb *fsm.Sand
 		if json.Unmarshal([]byte(doc), &in.requested) != nil {
 			return fmt.Errorf("the entry %s is not the document expected", in.task.Secrets.Path)
 		}
-		if string(in.requested.Plugins) == "null" {
-			in.requested.Plugins = nil
-		}
-		for _, value := range in.requested.Secrets {
-			in.values = append(in.values, value)
-		}
 	}
 	in.values = append(in.values, nestedTexts(in.mcp)...)
-	in.values = append(in.values, nestedTexts(in.requested.MCPConfig)...)
-	in.values = append(in.values, nestedTexts(in.requested.Plugins)...)
-	in.values = append(in.values, textsIn(map[string]any(in.requested.Metadata))...)
+	in.values = append(in.values, nestedTexts(json.RawMessage(doc))...)
 	return nil
 }
 

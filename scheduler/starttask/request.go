@@ -69,10 +69,13 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 // plugins returns the request's plugins with their credentials, or those in the task when they
 // had none.
 func (in *inputs) plugins() json.RawMessage {
-	if in.requested.Plugins != nil || len(in.task.Request.Plugins) == 0 {
-		return in.requested.Plugins
+	list := in.requested.Plugins
+	if list == nil {
+		if list = in.task.Request.Plugins; len(list) == 0 {
+			return nil
+		}
 	}
-	doc, err := json.Marshal(in.task.Request.Plugins)
+	doc, err := json.Marshal(list)
 	if err != nil {
 		return nil // they came as JSON
 	}
@@ -134,47 +137,26 @@ func (in *inputs) secrets() map[string]agent.Secret {
 	return out
 }
 
-// mcpConfig is the API's MCPConfig (API.md, "MCP configuration").
-type mcpConfig struct {
-	SSE   []mcpURLServer   `json:"sse_servers"`
-	SHTTP []mcpURLServer   `json:"shttp_servers"`
-	Stdio []mcpStdioServer `json:"stdio_servers"`
-}
-
-type mcpURLServer struct {
-	URL     string  `json:"url"`
-	APIKey  *string `json:"api_key"`
-	Timeout *int64  `json:"timeout"`
-}
-
-type mcpStdioServer struct {
-	Name    string            `json:"name"`
-	Command string            `json:"command"`
-	Args    []string          `json:"args"`
-	Env     map[string]string `json:"env"`
-}
-
 // mcpServers converts the MCP configuration into the agent server's format. The request's
 // replaces the user's.
 func (in *inputs) mcpServers() (json.RawMessage, error) {
-	doc := in.mcp
-	if r := in.requested.MCPConfig; len(r) > 0 && string(r) != "null" {
-		doc = r
-	}
-	var cfg mcpConfig
-	if len(doc) > 0 {
-		if err := json.Unmarshal(doc, &cfg); err != nil {
+	var cfg fsm.MCPConfig
+	switch requested := in.requested.MCPConfig; {
+	case requested != nil:
+		cfg = *requested
+	case len(in.mcp) > 0:
+		if err := json.Unmarshal(in.mcp, &cfg); err != nil {
 			return nil, errors.New("the stored MCP configuration can't be read")
 		}
 	}
 	servers := map[string]any{}
-	for i, s := range cfg.SSE {
-		servers[fmt.Sprintf("sse_%d", i)] = s.entry("sse")
+	for i, s := range cfg.SSEServers {
+		servers[fmt.Sprintf("sse_%d", i)] = mcpEntry("sse", s.URL, s.APIKey, nil)
 	}
-	for i, s := range cfg.SHTTP {
-		servers[fmt.Sprintf("shttp_%d", i)] = s.entry("streamable-http")
+	for i, s := range cfg.SHTTPServers {
+		servers[fmt.Sprintf("shttp_%d", i)] = mcpEntry("streamable-http", s.URL, s.APIKey, s.Timeout)
 	}
-	for _, s := range cfg.Stdio {
+	for _, s := range cfg.StdioServers {
 		servers[s.Name] = map[string]any{"command": s.Command, "args": orEmpty(s.Args), "env": s.Env}
 	}
 	if _, taken := servers["tavily"]; in.searchAPIKey != "" && !taken {
@@ -188,13 +170,14 @@ func (in *inputs) mcpServers() (json.RawMessage, error) {
 	return json.Marshal(map[string]any{"mcpServers": servers})
 }
 
-func (s mcpURLServer) entry(transport string) map[string]any {
-	e := map[string]any{"url": s.URL, "transport": transport}
-	if key := deref(s.APIKey); key != "" {
+// mcpEntry is a server that is called at a URL. timeout is in seconds, nil for the agent server's.
+func mcpEntry(transport, url string, key *string, timeout *int64) map[string]any {
+	e := map[string]any{"url": url, "transport": transport}
+	if key := deref(key); key != "" {
 		e["headers"] = map[string]string{"Authorization": "Bearer " + key}
 	}
-	if s.Timeout != nil {
-		e["timeout"] = *s.Timeout
+	if timeout != nil {
+		e["timeout"] = *timeout
 	}
 	return e
 }
