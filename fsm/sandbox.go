@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SandboxState is the SandboxStatus of API.md, "Enumerations".
+// SandboxState is upstream's SandboxStatus (API.md, "Enumerations").
 type SandboxState string
 
 // The sandbox states.

@@ -260,7 +260,7 @@ func (s *Server) executionStatuses(
 	return statuses
 }
 
-// isExecutionStatus reports whether a text is one of API.md, "Enumerations".
+// isExecutionStatus reports whether the API knows an agent server's status: an unknown one is null.
 func isExecutionStatus(s string) bool {
 	switch s {
 	case "idle", "running", "paused", "waiting_for_confirmation", "finished", "error", "stuck", "deleting":

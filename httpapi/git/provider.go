@@ -8,7 +8,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 )
 
-// Providers are the names of the provider types, in the order of API.md, "Enumerations".
+// Providers are the names of the provider types, in the order of upstream (API.md, "Enumerations").
 func Providers() []string {
 	return []string{
 		string(fsm.ProviderGitHub), string(fsm.ProviderGitLab), string(fsm.ProviderBitbucket),

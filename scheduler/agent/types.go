@@ -11,7 +11,7 @@ import (
 type ConversationInfo struct {
 	// ID is a UUID with dashes; HexID converts it.
 	ID string `json:"id"`
-	// ExecutionStatus is lower case (API.md, "Enumerations").
+	// ExecutionStatus is in lower case: idle, running and so on.
 	ExecutionStatus string  `json:"execution_status"`
 	Title           *string `json:"title"`
 	CreatedAt       string  `json:"created_at"`
