@@ -68,9 +68,9 @@ func (c *Call) Once(
 		if err := c.admitSecrets(body, &writes); err != nil {
 			return response.Response{}, err
 		}
-	}
-	if err := writes.write(c.Ctx(), c.server.Secrets); err != nil {
-		return response.Response{}, err
+		if err := writes.write(c.Ctx(), c.server.Secrets); err != nil {
+			return response.Response{}, err
+		}
 	}
 	res, err := c.Propose(body)
 	c.discard(writes, res, err)
