@@ -25,7 +25,11 @@ func readMCPConfig(o decode.Object) *fsm.MCPConfig {
 		return nil
 	}
 	m.Strict("sse_servers", "stdio_servers", "shttp_servers")
-	c := &fsm.MCPConfig{SSEServers: []fsm.MCPSSEServer{}, StdioServers: []fsm.MCPStdioServer{}, SHTTPServers: []fsm.MCPHTTPServer{}}
+	c := &fsm.MCPConfig{
+		SSEServers:   []fsm.MCPSSEServer{},
+		StdioServers: []fsm.MCPStdioServer{},
+		SHTTPServers: []fsm.MCPHTTPServer{},
+	}
 	for _, e := range m.Elements("sse_servers", true) {
 		c.SSEServers = append(c.SSEServers, fsm.MCPSSEServer{URL: readMCPURL(e), APIKey: e.Text("api_key", fsm.MaxParagraph)})
 	}

@@ -244,8 +244,8 @@ func (b *otherConn) SetReadDeadline(t time.Time) error {
 	return b.Conn.SetReadDeadline(b.bound.readDeadline(t))
 }
 
-// ConnOf is the place of a server's connection, nil if it has none.
-func ConnOf(conn net.Conn) *Conn {
+// connOf is the place of a server's connection, nil if it has none.
+func connOf(conn net.Conn) *Conn {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
@@ -260,7 +260,7 @@ func ConnOf(conn net.Conn) *Conn {
 
 // Note is the server's ConnState hook. A request is in progress from the end of its header on.
 func (c *Connections) Note(conn net.Conn, state http.ConnState) {
-	b := ConnOf(conn)
+	b := connOf(conn)
 	switch {
 	case b == nil:
 	case state == http.StateNew && c.closing.Load():
@@ -292,7 +292,7 @@ type connKey struct{}
 
 // ConnContext is the server's ConnContext hook.
 func ConnContext(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, ConnOf(conn))
+	return context.WithValue(ctx, connKey{}, connOf(conn))
 }
 
 // ConnIn is the place of a request's connection, nil if it has none.

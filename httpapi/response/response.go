@@ -30,7 +30,7 @@ func (a Response) Write(w http.ResponseWriter, sending func()) error {
 	switch body := a.Body.(type) {
 	case PlainText:
 		sending()
-		WriteBody(w, a.Status, TypeText, []byte(body))
+		writeBody(w, a.Status, TypeText, []byte(body))
 		return nil
 	case EncodedItems:
 		sending()

@@ -22,11 +22,11 @@ func Encode(v any) ([]byte, error) {
 
 // WriteJSON sends a complete JSON response, whose body may come in parts.
 func WriteJSON(w http.ResponseWriter, status int, body ...[]byte) {
-	WriteBody(w, status, typeJSON, body...)
+	writeBody(w, status, typeJSON, body...)
 }
 
-// WriteBody sends a complete response of any type, whose body may come in parts.
-func WriteBody(w http.ResponseWriter, status int, contentType string, body ...[]byte) {
+// writeBody sends a complete response of any type, whose body may come in parts.
+func writeBody(w http.ResponseWriter, status int, contentType string, body ...[]byte) {
 	length := 0
 	for _, part := range body {
 		length += len(part)
