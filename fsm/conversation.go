@@ -3,8 +3,8 @@ package fsm
 import "time"
 
 // Conversation is an app conversation (API.md, "Conversations: members"). It exists from the moment
-// its start task becomes READY. The key is (UserID, ID), so ids that clients choose can't collide
-// across users.
+// its start task becomes READY. The key is (UserID, ID): clients choose ids, and the rejection of an
+// id that another user has would reveal that it exists.
 type Conversation struct {
 	// ID is 32 lower-case hex characters.
 	ID     string `json:"id"`

@@ -37,7 +37,8 @@ type Sandbox struct {
 	UserID    string    `json:"user_id"`
 	SpecID    string    `json:"spec_id"`
 	CreatedAt time.Time `json:"created_at"`
-	// Template is the spec's, resolved with the user's settings at creation.
+	// Template is the spec's, resolved with the user's settings at creation: a job that Nomad has
+	// forgotten is registered exactly as it ran, whatever became of the spec. It takes about 1 KiB.
 	Template Template `json:"template"`
 	// KeyRef points at the sandbox's own key (member "key"). KeyHash is its SHA-256 in hex. Both are
 	// zero until a member of a pool is claimed.
