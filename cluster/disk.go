@@ -46,13 +46,13 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 const (
 	// logCheckInterval is how often a node looks at the size of its log.
 	logCheckInterval = time.Second
-	// minTrailingBytes is the least Config.TrailingBytes: room for some entries of the largest size.
+	// minTrailingBytes is the least Config.TrailingBytes: room for four full batches of commands.
 	minTrailingBytes = 1 << 20
 )
 
-// boundLog keeps the log within Config.TrailingBytes, because entries may be of any size. It lowers
-// Raft's TrailingLogs to what half of the bytes hold, and takes a snapshot when the log has more
-// than all of them. Only what the snapshot covers is deleted, and only by Raft.
+// boundLog keeps the log within Config.TrailingBytes: Raft counts entries, and their sizes differ.
+// It lowers TrailingLogs to the entries that half of the bytes hold, and takes a snapshot when the
+// log is larger than all of them. Raft then deletes entries that the snapshot covers.
 func (n *Node) boundLog(ctx context.Context, r *raft.Raft) {
 	ticker := time.NewTicker(logCheckInterval)
 	defer ticker.Stop()
@@ -117,8 +117,8 @@ func (n *Node) abandon(r *raft.Raft, end func() error) error {
 	}
 }
 
-// newRaft runs raft.NewRaft in a goroutine of its own, which a failed store may end
-// (raftstore's endCaller).
+// newRaft runs raft.NewRaft in a new goroutine, because a store that fails ends the goroutine that
+// calls it (raftstore's endCaller).
 func (n *Node) newRaft(conf *raft.Config, transport raft.Transport) (r *raft.Raft, err error) {
 	done := make(chan struct{})
 	go func() {

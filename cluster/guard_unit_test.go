@@ -11,8 +11,8 @@ import (
 	"bivouac.dev/bivouac/cluster/records"
 )
 
-// A start that the members have not let pass is told to nobody: where they object,
-// the node's true disk must still be able to start.
+// A node announces its start only after the members accepted it. If they object, the node's true
+// disk must still be able to start.
 func TestNode_Hello_TellsNoStartBeforeTheGuard(t *testing.T) {
 	t.Parallel()
 	n := lonely(t)
@@ -28,8 +28,8 @@ func TestNode_Hello_TellsNoStartBeforeTheGuard(t *testing.T) {
 	}
 }
 
-// tardy is a network whose members object after a while: to all starts, or to what
-// is missing on the disk.
+// tardy is a network whose members object late: to every start, or, with missing, only to entries
+// that the disk lacks.
 type tardy struct {
 	unplugged
 	missing bool
@@ -51,8 +51,8 @@ func (t tardy) Call(ctx context.Context, _, _ string, raw []byte) ([]byte, error
 	return []byte(`{"objection":"it is an older copy"}`), nil
 }
 
-// An objection to the start that comes when the node runs stops it still. One to what
-// its disk lacked does not: by then it may have acknowledged more.
+// A late objection to the start stops a running node. A late objection to what its disk lacked does
+// not: the running node may have acknowledged more.
 func TestNode_AskMembers_LateObjection(t *testing.T) {
 	t.Parallel()
 	for name, missing := range map[string]bool{"to the start": false, "to what was missing": true} {

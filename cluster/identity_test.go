@@ -11,8 +11,8 @@ import (
 	"bivouac.dev/bivouac/cluster/clustertest"
 )
 
-// TestCluster_RemovedNode_IsNotReadyAndSaysSo: whether it heard of its removal by
-// itself, was away, or starts again.
+// TestCluster_RemovedNode_IsNotReadyAndSaysSo has a node that hears of its removal, one that was
+// away meanwhile, and one that starts again.
 func TestCluster_RemovedNode_IsNotReadyAndSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,8 +55,8 @@ func TestCluster_RemovedNode_IsNotReadyAndSaysSo(t *testing.T) {
 	})
 }
 
-// TestReal_LeaderRestartedAtOnce_IsTakenForGone: the leader's process is another
-// before anybody finds its port closed.
+// TestReal_LeaderRestartedAtOnce_IsTakenForGone restarts the leader's process and keeps its port
+// open, so that no follower gets "connection refused".
 func TestReal_LeaderRestartedAtOnce_IsTakenForGone(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 3, cluster.LogStoreBoltDB)
@@ -100,5 +100,5 @@ func TestReal_LeaderRestartedAtOnce_IsTakenForGone(t *testing.T) {
 			return
 		}
 	}
-	t.Error("in twenty rounds no follower saw that the leader's process is another")
+	t.Error("in twenty rounds no follower noticed the leader's new process")
 }

@@ -109,8 +109,8 @@ func (n *Node) changed(err error) error {
 	}
 }
 
-// handleJoin answers callJoin and forwards it to the leader. A node may only join as itself, and only
-// members forward.
+// handleJoin serves callJoin: here on the leader, else by a call to it. A node joins under its own
+// name only, and only members forward a join.
 func (n *Node) handleJoin(
 	ctx context.Context, from string, request joinRequest,
 ) (changeResponse, error) {
@@ -175,9 +175,9 @@ func (n *Node) admitMember(ctx context.Context, r *raft.Raft, request joinReques
 	return n.changed(n.await(ctx, r.AddNonvoter(id, address, 0, changeTimeout)))
 }
 
-// stillMember returns an error if a member was removed meanwhile: to change its address would add it
-// again. A change can't name the configuration that it was decided on, because raft 1.7.3 never tells
-// its index (Raft.GetConfiguration), so this is read last.
+// stillMember returns an error if a member was removed meanwhile: a change of its address would add
+// it again. Call it right before the change: raft 1.7.3 gives a configuration no index
+// (GetConfiguration), so Raft can't reject a change that was decided on an older one.
 func (n *Node) stillMember(r *raft.Raft, id raft.ServerID) error {
 	servers, err := n.configuration(r)
 	if err == nil && !membership.Listed(servers, id) {
@@ -186,7 +186,7 @@ func (n *Node) stillMember(r *raft.Raft, id raft.ServerID) error {
 	return err
 }
 
-// replace removes the former owner of a name, unless it is alive.
+// replace removes the former member of a name, and returns an error if that member is alive.
 func (n *Node) replace(ctx context.Context, r *raft.Raft, former raft.Server) error {
 	name := peernet.NodeName(former.ID)
 	hello, err := n.hello(ctx, n.currentAddress(former))

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/vault/api"
 )
 
-// stored returns births as they are read back after being stored.
+// stored encodes births as the entry's custom metadata and parses that again.
 func (b births) stored() births {
 	custom := map[string]any{ownerKey: "pre"}
 	b.into(custom)
@@ -94,7 +94,7 @@ func TestVault_Write_BesideAnotherTerm_HasItsOwnBirth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := parseBirths(written.CustomMetadata).of(1); got != other {
-		t.Fatalf("what Vault answers: %v", got)
+		t.Fatalf("the birth in Vault's response is %v", got)
 	}
 	for range 2 {
 		if err := s.amend(ctx, session, at, 1, born); err != nil {
@@ -104,7 +104,7 @@ func TestVault_Write_BesideAnotherTerm_HasItsOwnBirth(t *testing.T) {
 	if got := parseBirths(entry(t, at)["custom_metadata"].(map[string]any)); got.of(1) != born {
 		t.Errorf("%v", got)
 	}
-	// The other writer's version, when it comes, has its own birth too.
+	// The other writer's version has the other writer's birth.
 	v := writeAt(t, s, settingsPath, "b", other).Number
 	if got := parseBirths(entry(t, at)["custom_metadata"].(map[string]any)); got.of(1) != born || got.of(v) != other {
 		t.Errorf("%v", got)

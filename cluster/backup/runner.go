@@ -110,8 +110,8 @@ func (r *Runner) Lead(ctx context.Context, _ uint64) error {
 	}
 }
 
-// untilDue is the time until the next backup. A backup from the future was made by a wrong clock
-// and does not count.
+// untilDue returns the time until the next backup, 0 if the newest one is more than an interval in
+// the future: a wrong clock made it.
 func (r *Runner) untilDue(ctx context.Context) (time.Duration, error) {
 	v, err := r.node.View(ctx, cluster.Stale)
 	if err != nil {
@@ -222,8 +222,8 @@ func (r *Runner) note(ctx context.Context, note *fsm.BackupNoteBody) error {
 	return err
 }
 
-// record records the last backup in the state, and reports whether the state has it. It waits until
-// the protocol version has the command.
+// record puts the last backup into the state and reports whether the state has it. Below the
+// protocol version of the command it returns false, and Lead tries again.
 func (r *Runner) record(ctx context.Context) bool {
 	r.mu.Lock()
 	note := r.unrecorded
@@ -249,9 +249,9 @@ func (r *Runner) record(ctx context.Context) bool {
 	return true
 }
 
-// prune removes backups that leaders made automatically: of this history beyond the newest Retain, and
-// those of the former histories once this one has Retain. It never removes made, which is the newest.
-// A hold keeps all: the state may be an old one, and would keep the wrong backups.
+// prune keeps the newest Retain backups of this history, made included, and removes older ones that
+// leaders made. It removes those of former histories once this history has Retain. During a hold it
+// removes nothing: an old state would choose the wrong ones.
 func (r *Runner) prune(ctx context.Context, made string) error {
 	v, err := r.node.View(ctx, cluster.Linearizable)
 	if err != nil || v.Hold() != nil {

@@ -9,12 +9,13 @@ import (
 	"strings"
 )
 
-// EnvPrograms names a folder with our commands, built from this tree, so that tests need not link
-// them again. `make tests` and `make e2e` name what `make build` has just made.
+// EnvPrograms is the variable with the folder of our commands, built from this tree. Tests take
+// them from there and link nothing. `make tests` and `make e2e` set it to the folder of `make
+// build`.
 const EnvPrograms = "BIVOUAC_TEST_PROGRAMS"
 
 // BuildGo compiles one of our commands statically to out. pkg is relative to the tree's root:
-// "./cmd/sandbox-agent". A command that the folder of EnvPrograms has to have is taken from there.
+// "./cmd/sandbox-agent". Where EnvPrograms is set, BuildGo takes the command from there.
 func BuildGo(ctx context.Context, pkg, out string) error {
 	return buildGo(ctx, os.Getenv(EnvPrograms), pkg, out)
 }
@@ -40,8 +41,8 @@ func buildGo(ctx context.Context, programs, pkg, out string) error {
 	return nil
 }
 
-// buildFlags are those of `make build` that decide how packages are compiled: with others, Go's
-// cache serves none of them, and a cold build takes minutes.
+// buildFlags are the flags of `make build` that Go's build cache depends on. With other flags Go
+// compiles every package again, which takes minutes.
 func buildFlags() []string { return []string{"-trimpath"} }
 
 // placeProgram links a program that was built before to out, or copies it from another file system.

@@ -25,8 +25,8 @@ type NomadOptions struct {
 	Dir string
 	// Port is the API's port on 127.0.0.1; 0 is a free one.
 	Port int
-	// Vault, if set, is the source of the tasks' secrets by workload identity. StartNomad
-	// configures both sides. Stop Nomad before this Vault.
+	// Vault, if set, gives tasks their secrets by workload identity. StartNomad configures both.
+	// Stop Nomad before it.
 	Vault *Vault
 	// Namespace is the sandboxes' namespace: Vault trusts only its tasks. It is created if it
 	// is missing; "" is default.
@@ -209,8 +209,8 @@ func (n *Nomad) logged(offset int64, text string) bool {
 	return err == nil && bytes.Contains(raw, []byte(text))
 }
 
-// errNotRegistered: the client tried to register before the server's keyring existed, and
-// retries only after 15 to 30 s. A restart of the agent takes two.
+// errNotRegistered means that the client tried to register before the server had its keyring. The
+// client retries after 15 to 30 s; a restart of the agent takes 2 s.
 var errNotRegistered = errors.New("the client was not registered")
 
 // waitReady waits until there is a leader and the client is ready, with the docker driver
@@ -232,7 +232,7 @@ func (n *Nomad) waitReady(ctx context.Context, logged int64) error {
 	return err
 }
 
-// nomadSelf is the part of an agent's self-description that is used here.
+// nomadSelf is the part of GET agent/self that this file reads.
 type nomadSelf struct {
 	Stats struct {
 		Client struct {

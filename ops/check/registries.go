@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// registryHost matches a host from which a package manager takes packages.
+// registryHost matches the host of a public package registry.
 var registryHost = regexp.MustCompile(`\b(?:deb|security)\.debian` + `\.org|\bregistry\.(?:npmjs|yarnpkg)` +
 	`\.(?:org|com)|\b(?:proxy|sum)\.golang` + `\.org|\b(?:files\.pythonhosted|pypi)` + `\.org`)
 
-// Registries reports the host of a package registry. The machine's own configuration names its
-// mirror, which a closed network needs.
+// Registries reports hosts of package registries. A script uses the mirror that the machine's
+// package manager is configured with, so that it works in a closed network.
 func Registries(t *Texts) []string {
 	var found []string
 	for _, f := range t.Files {

@@ -21,9 +21,9 @@ import (
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// TestReadme_Session follows the README as a newcomer does: it builds the program, starts
-// `bivouac dev` in an empty folder, the model as the block "sh model" says, and runs every block
-// marked "sh session", in order, in one shell that stops at the first failure.
+// TestReadme_Session builds the program, starts `bivouac dev` in an empty folder and the model of
+// the README's block "sh model". Then it runs the blocks "sh session" in order, in one shell that
+// stops at the first failure.
 func TestReadme_Session(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -109,8 +109,8 @@ func startModel(t *testing.T, block, session string) string {
 	return strings.ReplaceAll(session, port, address)
 }
 
-// freePorts returns the first HTTP port and the adapted script: the README's ports if they are
-// free, else others.
+// freePorts returns the first of three free HTTP ports, the README's if they are free, and the
+// script with these ports.
 func freePorts(t *testing.T, script string) (int, string) {
 	t.Helper()
 	for base := 8440; base < 9400; base += 37 {
@@ -211,8 +211,8 @@ func (p *program) interrupt(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatalf("bivouac dev does not end a minute after Ctrl-C\n%s", p.output())
 	}
-	// The kernel kills what is left when its parent has ended, and a machine's first process may
-	// take its time to collect it.
+	// The kernel kills the children with their parent. Process 1 may reap them later, so a zombie
+	// has ended.
 	err := testcluster.Await(5*time.Second, func() error {
 		for _, child := range children {
 			is, err := child.IsRunning() // false if the id is another process's by now

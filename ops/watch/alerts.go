@@ -109,7 +109,7 @@ func stackAlerts(s Scale) []Alert {
 				`(bivouac_backup_age_seconds{%[1]s} != bivouac_backup_age_seconds{%[1]s})`,
 				job, s.seconds(3*time.Hour)),
 			Summary:     "The newest backup is {{ $value | humanizeDuration }} old, or there is none",
-			Description: "A disaster now costs all that came after it.",
+			Description: "A restore now loses everything since then.",
 		},
 		{
 			Name: "BivouacHold", For: 5 * time.Minute, Severity: Page,
@@ -156,7 +156,7 @@ func workAlerts(s Scale) []Alert {
 			Expr: fmt.Sprintf(`max by (job, wish) (bivouac_sandboxes_unconverged_oldest_seconds{%s}) > %s`, job,
 				s.seconds(15*time.Minute)),
 			Summary:     "A sandbox has waited {{ $value | humanizeDuration }} to be {{ $labels.wish }}",
-			Description: "The scheduler tries and does not get there, or does not run.",
+			Description: "The scheduler can't reach that state, or does not run.",
 		},
 		{
 			Name: "BivouacDrainStuck", For: 0, Severity: Ticket,
@@ -168,7 +168,7 @@ func workAlerts(s Scale) []Alert {
 			Name: "BivouacOrphans", For: time.Hour, Severity: Ticket,
 			Expr:        `max by (job, kind, reason) (bivouac_orphans{` + job + `,reason!~"policy|lost"}) > 0`,
 			Summary:     "{{ $value }} of kind {{ $labels.kind }} in Nomad without a sandbox ({{ $labels.reason }})",
-			Description: "They take room. Strangers are never removed by themselves.",
+			Description: "They use memory or disk. The leader never removes strangers.",
 		},
 		{
 			Name: "BivouacRemovalsBraked", For: 0, Severity: Page,

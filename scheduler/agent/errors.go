@@ -16,7 +16,7 @@ var (
 	ErrUnreachable = errors.New("the agent server can't be reached")
 	// ErrUnavailable means that the server responded 5xx or 429. A retry may help.
 	ErrUnavailable = errors.New("the agent server failed")
-	// ErrUnauthorized means that the server refused the key or its absence (401, 403).
+	// ErrUnauthorized means that the server rejected the key, or a call without one (401, 403).
 	ErrUnauthorized = errors.New("the agent server refused the key")
 	// ErrNotOurs means that the server accepts calls without a key, so its identity is unproven.
 	ErrNotOurs = errors.New("the server is not the sandbox's agent server")
@@ -36,8 +36,8 @@ type Error struct {
 	Kind error
 	// Status is the HTTP status, 0 without a response.
 	Status int
-	// Detail is the server's error text, truncated and without echoed input, or what went wrong on
-	// the way.
+	// Detail is the server's error text, truncated and without echoed input. Without a response it
+	// is the error of the transfer.
 	Detail string
 }
 
@@ -111,7 +111,7 @@ func detailOf(body []byte) string {
 	return ""
 }
 
-// clip limits an external text and makes it valid UTF-8 on one line.
+// clip shortens a text of the server and makes it one line of valid UTF-8.
 func clip(s string) string {
 	return decode.Truncate(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -17,7 +17,7 @@ type anyAnswer struct {
 	kind     string
 	body     []byte
 	location string
-	// elsewhere is set when a call went to another host.
+	// elsewhere is the other host that a call went to, "" for none.
 	elsewhere string
 }
 
@@ -44,8 +44,8 @@ func (a *anyAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// FuzzAnswers: whatever a sandbox responds, every call ends in time with a result or an *Error
-// whose text can be stored, and none goes to another host.
+// FuzzAnswers gives each call of the client an arbitrary response. The call must end in time, with
+// a result or an *Error whose text can be stored, and must not go to another host.
 func FuzzAnswers(f *testing.F) {
 	for _, body := range []string{``, `{}`, `[]`, `null`, `[null]`, `0`, `1e400`, `{"uptime":1e300,"idle_time":-1}`,
 		`{"id":"x"}`, `{"state":"ready","error":null}`,
@@ -107,7 +107,7 @@ func FuzzAnswers(f *testing.F) {
 			}
 		}
 		if answers.elsewhere != "" {
-			t.Fatalf("the sandbox led us to %s", answers.elsewhere)
+			t.Fatalf("a call went to %s", answers.elsewhere)
 		}
 	})
 }

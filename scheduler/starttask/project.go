@@ -12,12 +12,11 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent"
 )
 
-// maxProjectTries bounds the calls that load skills and hooks: a conversation starts without them
-// rather than not at all.
+// maxProjectTries is how often a start task tries to load skills and hooks. After that the
+// conversation starts without them.
 const maxProjectTries = 3
 
-// project is what a project brings for its conversations: skills and hooks as the agent server
-// encodes them, nil for none.
+// project has a project's skills and hooks as the agent server encodes them, nil for none.
 type project struct {
 	skills, hooks json.RawMessage
 	tries         int
@@ -116,9 +115,8 @@ func (r *Runner) loadSkills(ctx context.Context, v *fsm.View, t *fsm.StartTask, 
 	return r.moveTo(ctx, t, fsm.StartTaskStartingConversation, p)
 }
 
-// project loads skills and hooks into d unless this leader has done so. A server without these calls
-// has none. They are loaded with the conversation where a former leader loaded them: they are not part
-// of the state.
+// project loads skills and hooks into d, once for each leader: they are not in the state. A server
+// without these calls has none.
 func (r *Runner) project(ctx context.Context, in *inputs, d *drawn) outcome {
 	if d.project == nil {
 		d.project = &project{loaded: !hasProject(in.task)}

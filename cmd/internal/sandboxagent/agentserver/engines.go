@@ -6,7 +6,7 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/native"
 )
 
-// newEngine makes the engine of a setup. It starts nothing slow.
+// newEngine returns the engine for the setup's agent kind. The first step starts its processes.
 func newEngine(setup engine.Setup, conv engine.Conversation) (engine.Engine, error) {
 	switch setup.Agent.Kind {
 	case "", "openhands":
@@ -16,6 +16,6 @@ func newEngine(setup engine.Setup, conv engine.Conversation) (engine.Engine, err
 	}
 	return nil, &engine.Failure{
 		Code:   "LLMNotConfigured",
-		Detail: "There is no engine for the agent kind " + setup.Agent.Kind + ".",
+		Detail: "The agent kind " + setup.Agent.Kind + " is unknown: use openhands or acp.",
 	}
 }

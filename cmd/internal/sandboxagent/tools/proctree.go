@@ -10,13 +10,13 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/credential"
 )
 
-// killTree kills the process leader, every process of its session, every descendant, and every
-// process that has the cookie in its environment, as one has that left the session. A process that
-// did so and cleared its environment is not found. Environments are read as the processes' user.
+// killTree kills the process leader, its session, its descendants, and every process with the
+// cookie in its environment: a process that left the session still has it, unless it cleared its
+// environment. killTree reads environments as the user as.
 func killTree(leader int, cookie string, as *syscall.Credential) {
 	for range 20 {
 		pids := one(leader)
-		// A thread that can't become the user leaves the leader alone.
+		// If the thread can't become the user, pids stays the leader alone.
 		_ = credential.Do(as, func() error { pids = tree(leader, cookie); return nil })
 		for _, pid := range pids {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -28,8 +28,8 @@ func killTree(leader int, cookie string, as *syscall.Credential) {
 	}
 }
 
-// one is a list of the process alone. Without a leader (0, -1) it is empty: kill takes those for groups
-// of processes, and -1 for all of them.
+// one returns a list with the leader, nil for 0 and -1: kill(2) takes 0 for the caller's process
+// group and -1 for all processes.
 func one(leader int) []int {
 	if leader <= 0 {
 		return nil

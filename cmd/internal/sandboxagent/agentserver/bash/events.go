@@ -47,16 +47,15 @@ func (w *wakeup) wake() {
 	}
 }
 
-// entry is a BashCommand or a BashOutput with what a search needs of it.
+// entry is a BashCommand or a BashOutput, with the members that a search compares.
 type entry struct {
 	id, kind, time, command string
 	order                   int
 	body                    any
 }
 
-// events returns a command's events. Without skip they begin with the BashCommand, unless it is of
-// an earlier process; otherwise they begin after the first skip-1 outputs. Open output becomes an
-// event first.
+// events seals the open output and returns a command's events: the BashCommand, if this process
+// started the command, and the outputs. skip drops as many from the front, the BashCommand counted.
 func (c *command) events(skip int) []entry {
 	var out []entry
 	if skip == 0 && c.info.Kind != "" {
@@ -164,8 +163,8 @@ func (f filter) fits(e entry) bool {
 		(f.from == "" || e.time >= f.from) && (f.before == "" || e.time < f.before)
 }
 
-// search returns the matching events in their order. A command's own BashCommand is not among the
-// events of command_id__eq.
+// search returns the matching events in their order. command_id__eq matches the outputs of a
+// command and not its BashCommand.
 func (b *Runner) search(f filter) []entry {
 	commands := b.list()
 	if f.command != "" {

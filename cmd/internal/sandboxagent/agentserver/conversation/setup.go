@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// promptTime is how long the making of the system prompt may take, with its tools' servers.
+	// promptTime bounds the making of a system prompt, the start of its tools' servers included.
 	promptTime = 20 * time.Second
 	// idleTTL is how long an engine without a run is kept, with its processes.
 	idleTTL = 20 * time.Minute
@@ -93,8 +93,8 @@ func (s *Service) requested(c *Conversation) (r setupRequest, err error) {
 	return r, err
 }
 
-// readRequest reads what is stored of a create request as conversationapi read it: names are exact, and of
-// a name that was sent twice, as former programs stored it, the last counts.
+// readRequest decodes a stored create request as conversationapi did: names match exactly. Former
+// programs stored a name that was sent twice; the last value counts.
 func readRequest(request []byte, into any) error {
 	return exact.Unmarshal(request, into, jsontext.AllowDuplicateNames(true))
 }
@@ -160,8 +160,9 @@ func (r setupRequest) secrets() map[string]engine.Secret {
 	return out
 }
 
-// opening are the events of a message of the user, after the system prompt if it is the first. An
-// engine that can't be made now adds nothing: the run says why.
+// opening returns the events that a message adds: the system prompt before the first one, what the
+// engine adds to a user's, and the message. Without an engine it is the message alone; the run then
+// reports why there is none.
 func (s *Service) opening(c *Conversation, m *event.Message) []event.Event {
 	eng, err := s.EngineOf(c)
 	if err != nil {
