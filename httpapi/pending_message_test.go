@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,6 +36,9 @@ func TestPendingMessages(t *testing.T) {
 	h.do(h.alice, "POST", of(startingConversation), oneMessage).want(t, 429).json(t, &limit)
 	if limit.Limit != fsm.LimitPending {
 		t.Errorf("limit %q", limit.Limit)
+	}
+	if !strings.Contains(string(description), strconv.Quote(limit.Limit)) {
+		t.Errorf("the description lacks the limit %q", limit.Limit)
 	}
 	task := h.cluster.store.View().StartTask("alice", startingTask)
 	if m := task.Pending[0]; m.ID != first.ID || m.Message.Content[0].Text != "go on" || !m.Message.Run ||
