@@ -167,6 +167,9 @@ func (w *watched) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest,
 	resp *raft.AppendEntriesResponse,
 ) error {
+	// A real network copies a message; Raft fills in its request again after a timeout.
+	sent := *args
+	args = &sent
 	w.port.fabric.led(args.Term, w.port.address)
 	w.port.fabric.count()
 	to, cut := w.port.fabric.reach(w.port, string(target))
