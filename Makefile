@@ -76,7 +76,7 @@ tests tests-early e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 test: check tests module-tests ## check, then all tests but the drills
 
 # These begin first, so that none of them is left to run alone: they take longest, most of it waiting.
-LONGEST := ./cluster ./scheduler/nomad ./cmd/bivouac ./httpapi
+LONGEST := ./cluster ./scheduler/nomad ./cmd/bivouac ./httpapi ./secrets ./cmd/internal/sandboxagent/agentserver
 
 # Tests that wait for nobody's timer, but for a program that they start: .ci/run runs them beside
 # the drills, with the CPU that those leave, and `make tests` finds them in go's cache.

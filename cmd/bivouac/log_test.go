@@ -179,10 +179,10 @@ func TestLog_AKeyIsThereOnce(t *testing.T) {
 	}
 }
 
-// TestLog_ARequestHasOneIDOnEveryNode: a write through a follower is a line of the leader too, with
-// the request's id and the node that took it.
+// TestLog_ARequestHasOneIDOnEveryNode: a write through a follower is a line of the leader at DEBUG,
+// with the request's id and the node that took it.
 func TestLog_ARequestHasOneIDOnEveryNode(t *testing.T) {
-	c, err := openDev(devOptions{dataDir: t.TempDir(), nodes: 3, logLevel: "info", logFormat: "json"})
+	c, err := openDev(devOptions{dataDir: t.TempDir(), nodes: 3, logLevel: "debug", logFormat: "json"})
 	if err != nil {
 		t.Fatal(err)
 	}
