@@ -229,7 +229,7 @@ func requestsIn(ctx context.Context, count int) []string {
 }
 
 // logForwarded logs the commands of a request that another node took, at DEBUG those that are
-// committed: that node has a line of the request.
+// committed: that node has a line of the request, unless there are many.
 func (n *Node) logForwarded(
 	ctx context.Context, from string, requests []string, types []fsm.CommandType, outcomes []outcome,
 ) {

@@ -7,9 +7,12 @@ import (
 	"strings"
 	"sync/atomic"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/httpapi/limits"
+	"bivouac.dev/bivouac/httpapi/llm"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -58,7 +61,7 @@ func (s *Server) logRefused(ctx context.Context, ex *proxy.RequestInfo, route st
 	if ex.Refused == "" {
 		return
 	}
-	write, dropped := s.refused.sample()
+	write, dropped := s.refused.sample(nil)
 	if !write {
 		return
 	}
@@ -78,13 +81,21 @@ func (s *Server) logRefused(ctx context.Context, ex *proxy.RequestInfo, route st
 // Limits on the log lines of requests. Above them lines are left out and counted.
 const (
 	failuresPerSecond = 10 // those of clients and those of the node apart
-	writesPerSecond   = 20
+	writesPerSecond   = 20 // those to the API and those that are passed on apart
 	logBurst          = 100
+	// Each user has lines beside those of all, so that a busy one leaves the others theirs.
+	userWritesPerSecond = 1
+	userLogBurst        = 10
 )
 
 // requestLog samples the log lines of requests, each of which is a write to the disk: anyone can
 // send requests that fail, and a line costs a tenth of a write.
-type requestLog struct{ client, node, writes *sampler }
+type requestLog struct {
+	// client and node are for failures, writes for successful writes to the API, and passed for what
+	// goes on to a sandbox or a model.
+	client, node, writes, passed *sampler
+	users                        *lru.Cache[string, *rate.Limiter]
+}
 
 // sampler bounds the rate of lines. dropped counts those since the last line that was written.
 type sampler struct {
@@ -93,8 +104,13 @@ type sampler struct {
 }
 
 func newRequestLog() requestLog {
+	users, err := lru.New[string, *rate.Limiter](limits.MaxClients)
+	if err != nil {
+		panic(err) // the size is positive
+	}
 	return requestLog{
-		client: newSampler(failuresPerSecond), node: newSampler(failuresPerSecond), writes: newSampler(writesPerSecond),
+		client: newSampler(failuresPerSecond), node: newSampler(failuresPerSecond),
+		writes: newSampler(writesPerSecond), passed: newSampler(writesPerSecond), users: users,
 	}
 }
 
@@ -104,20 +120,33 @@ func newSampler(perSecond rate.Limit) *sampler {
 
 // sample reports whether a request has a line, and how many had none since the last one. Each
 // operator's request has one, unless it fails.
-func (l requestLog) sample(status int, route string) (write bool, dropped uint64) {
+func (l requestLog) sample(status int, route, user string) (write bool, dropped uint64) {
 	switch {
 	case status >= http.StatusInternalServerError:
-		return l.node.sample()
+		return l.node.sample(nil)
 	case status >= http.StatusBadRequest:
-		return l.client.sample()
+		return l.client.sample(nil)
 	case strings.HasPrefix(route, pathOperator):
 		return true, 0
+	case status == http.StatusSwitchingProtocols, route == proxy.Path, route == llm.Path:
+		return l.passed.sample(nil)
 	}
-	return l.writes.sample()
+	return l.writes.sample(func() bool { return l.ofUser(user).Allow() })
 }
 
-func (s *sampler) sample() (write bool, dropped uint64) {
-	if !s.limiter.Allow() {
+// ofUser returns the limiter of a user's own lines. Two requests that meet may both make one.
+func (l requestLog) ofUser(user string) *rate.Limiter {
+	own, ok := l.users.Get(user)
+	if !ok {
+		own = rate.NewLimiter(userWritesPerSecond, userLogBurst)
+		l.users.Add(user, own)
+	}
+	return own
+}
+
+// sample takes a line of those of all, or else, where own is set, of the user's own.
+func (s *sampler) sample(own func() bool) (write bool, dropped uint64) {
+	if !s.limiter.Allow() && (own == nil || !own()) {
 		s.dropped.Add(1)
 		return false, 0
 	}

@@ -140,7 +140,7 @@ func (s *Server) finish(w *recorder, r *http.Request, ex *proxy.RequestInfo, too
 	dropped := uint64(0)
 	if level >= slog.LevelInfo {
 		var write bool
-		if write, dropped = s.requests.sample(w.status, ex.Route); !write {
+		if write, dropped = s.requests.sample(w.status, ex.Route, ex.User); !write {
 			s.metrics.unlogged.Inc()
 			return
 		}

@@ -448,10 +448,11 @@ func TestProxy_TellsOfMessages(t *testing.T) {
 	}
 	h.ask("GET", h.at("AGENT_SERVER", "/api/conversations/"+conv+"/events"), "", proxy.HeaderKey, h.key).want(t, 200)
 	h.ask("POST", h.at("WORKER_1", "/api/conversations/"+conv+"/events"), "", proxy.HeaderKey, h.key).want(t, 200)
-	told.mu.Lock()
-	defer told.mu.Unlock()
-	if want := []string{h.id + " " + conv, h.id + " " + conv}; !slices.Equal(told.talked, want) {
-		t.Errorf("%v, want %v", told.talked, want)
+	want := []string{h.id + " " + conv, h.id + " " + conv}
+	// The echo may come before the proxy tells of the message.
+	until(t, "both messages are told of", func() bool { return len(told.conversations()) >= len(want) })
+	if got := told.conversations(); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -467,6 +468,12 @@ func (a *touches) Talked(sandbox, conversation string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.talked = append(a.talked, sandbox+" "+conversation)
+}
+
+func (a *touches) conversations() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.talked)
 }
 
 func (a *touches) Touched(id string) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -104,6 +105,7 @@ func (p *program) specsListCommand() *cobra.Command {
 func printSpecs(w io.Writer, specs []wire.Spec) error {
 	rows := make([][]string, len(specs))
 	for i, s := range specs {
+		s.Spec = cmp.Or(s.Spec, &fsm.Spec{}) // an item without a member of a spec
 		t := s.Template
 		what := cmp.Or(t.Image, t.Command)
 		ports := make([]string, 0, len(t.Ports))

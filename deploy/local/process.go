@@ -161,7 +161,11 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	if !p.Alive() {
 		return nil
 	}
-	if err := syscall.Kill(p.pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+	kill := func() error { return syscall.Kill(p.pid, signal) }
+	if p.cmd != nil { // not a pid that was waited for, which may be another process by now
+		kill = func() error { return p.cmd.Process.Signal(signal) }
+	}
+	if err := kill(); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %s to %s (pid %d): %w", signal, p.name, p.pid, err)
 	}
 	return nil
@@ -181,13 +185,16 @@ func (p *Process) Stop(grace time.Duration) error {
 	return p.Kill()
 }
 
-// Kill sends SIGKILL and waits.
+// Kill sends SIGKILL and waits: without a limit for a process that this one started.
 func (p *Process) Kill() error {
 	if !p.Alive() {
 		return nil
 	}
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
+	}
+	if p.ended != nil {
+		<-p.ended
 	}
 	if !p.waitGone(10 * time.Second) {
 		return fmt.Errorf("killing %s: pid %d is still there after 10 s", p.name, p.pid)

@@ -139,7 +139,7 @@ func awaitBoth(ctx func() context.Context, user, all *semaphore.Weighted, n int6
 	return nil
 }
 
-// TakeTurn waits until the request may work on large data. The turn ends with endTurn, before the
+// TakeTurn waits until the request may work on large data. The turn ends with EndTurn, before the
 // request waits for anything else.
 func (s *Slot) TakeTurn(ctx func() context.Context) error {
 	if s == nil || s.turn {
@@ -161,7 +161,7 @@ func (s *Slot) EndTurn() {
 	}
 }
 
-// HoldBody waits until there is room for a body of n bytes, which leave gives back.
+// HoldBody waits until there is room for a body of n bytes, which Leave gives back.
 func (s *Slot) HoldBody(ctx func() context.Context, n int64) error {
 	if n = min(n, userBodies); s == nil || n <= FreeBytes {
 		return nil

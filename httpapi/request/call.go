@@ -73,7 +73,10 @@ type Call struct {
 
 // New begins a request.
 func New(s *Server, r *http.Request, params httprouter.Params) Call {
-	return Call{server: s, Request: r, Params: params, Now: time.Now(), Problems: &decode.Problems{}}
+	problems := &decode.Problems{}
+	return Call{
+		server: s, Request: r, Params: params, Now: time.Now(), Problems: problems, Query: decode.Query{Problems: problems},
+	}
 }
 
 // Caller is the sender of an authenticated request.
@@ -200,7 +203,7 @@ func (c *Call) Read(w http.ResponseWriter, limit int64, upload bool) error {
 }
 
 // readBody reads the whole body. A gzip body is decompressed, up to limit bytes. What is above
-// freeDataBytes waits for room.
+// limits.FreeBytes waits for room.
 func (c *Call) readBody(r io.Reader, coded bool, limit int64) ([]byte, error) {
 	size := c.Request.ContentLength // -1 if unknown
 	if coded {

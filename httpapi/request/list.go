@@ -62,7 +62,7 @@ type List struct {
 }
 
 // Items encodes the items of an answer while they come to at most limit bytes, and at least one of
-// them. Before an answer gets above freeDataBytes it takes of the budget and waits for its turn. It
+// them. Before an answer gets above limits.FreeBytes it takes of the budget and waits for its turn. It
 // must be read in time.
 func (c *Call) Items(of List, limit int) ([]json.RawMessage, error) {
 	defer c.slot.EndTurn()
@@ -98,7 +98,7 @@ func (c *Call) Items(of List, limit int) ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// BoundedPage makes a page of at most maxPageBytes of the items that one listing gave. shorter
+// BoundedPage makes a page of at most MaxPageBytes of the items that one listing gave. shorter
 // repeats the listing with fewer items and returns the token behind them.
 func (c *Call) BoundedPage(of List, next string, shorter func(limit int) (next string)) (response.Response, error) {
 	items, err := c.Items(of, MaxPageBytes)

@@ -44,8 +44,8 @@ func TestEngines_OneStory(t *testing.T) {
 		}, "paused",
 			[]string{"call", "no result", "InterruptEvent", "paused"},
 			[]string{"call in_progress", "call failed", "InterruptEvent", "paused"},
-			// It says that a call that it broke off is complete.
-			[]string{"call pending", "call completed", "InterruptEvent", "paused"}},
+			// It says that a call that it broke off is complete. Where it says so too late, ours stands.
+			[]string{"call pending", "call completed or call failed", "InterruptEvent", "paused"}},
 		{"failed", "NeverConfirm", acptest.Fail + " -32602", nil, "error",
 			[]string{"LLMBadRequestError", "error"}, []string{"answer", "ACPPromptError", "error"}, nil},
 	} {
@@ -65,7 +65,8 @@ func TestEngines_OneStory(t *testing.T) {
 				if c.status == "finished" {
 					want = append(want, "finished")
 				}
-				if got := e.story(); !slices.Equal(got, want) {
+				same := func(got, want string) bool { return slices.Contains(strings.Split(want, " or "), got) }
+				if got := e.story(); !slices.EqualFunc(got, want, same) {
 					t.Errorf("the events are\n%q, want\n%q", got, want)
 				}
 			})

@@ -171,7 +171,11 @@ func (s *Service) finish(c *Conversation, r *run, last []event.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.run = nil
-	if last == nil || c.deleted {
+	if c.deleted {
+		s.rest(c) // the deletion has left the engine to the run
+		return
+	}
+	if last == nil {
 		return
 	}
 	again := r.again && !r.pause && !held(last)
@@ -398,12 +402,10 @@ func (s *Service) Respond(c *Conversation, accept bool, reason string) error {
 
 // Delete ends a conversation's run and engine and removes it. The workspace's files stay.
 func (s *Service) Delete(c *Conversation) error {
-	c.mu.Lock()
-	r := c.run
-	c.mu.Unlock()
-	if r != nil {
+	// A run that ends may have begun the next one.
+	for r := c.inProgress(); r != nil; r = c.inProgress() {
 		r.cancel(errInterrupted)
-		c.Wait()
+		<-r.done
 	}
 	if err := s.store.delete(c); err != nil {
 		return err
@@ -415,15 +417,16 @@ func (s *Service) Delete(c *Conversation) error {
 
 // Wait returns when no run is in progress.
 func (c *Conversation) Wait() {
-	for {
-		c.mu.Lock()
-		r := c.run
-		c.mu.Unlock()
-		if r == nil {
-			return
-		}
+	for r := c.inProgress(); r != nil; r = c.inProgress() {
 		<-r.done
 	}
+}
+
+// inProgress returns the run in progress, nil if there is none.
+func (c *Conversation) inProgress() *run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.run
 }
 
 // StartRun is start for a client.

@@ -193,7 +193,7 @@ func (r *repository) look(ctx context.Context, limit int, args ...string) ([]byt
 	return r.exec(ctx, r.env, limit, args...)
 }
 
-// exec runs git in the working tree and returns its output. A command that fails is a gitError.
+// exec runs git in the working tree and returns its output. A command that fails is a refusal.
 func (r *repository) exec(ctx context.Context, env []string, limit int, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, programTime)
 	defer cancel()
