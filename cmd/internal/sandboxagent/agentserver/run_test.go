@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -155,6 +156,38 @@ func TestRun_PauseAndInterrupt(t *testing.T) {
 			t.Errorf("the engine was told %d times", kept.notified)
 		}
 	})
+}
+
+// TestRun_ADeletionEndsTheRunAfter deletes beside a message that starts the next run: the step that is
+// cancelled ends as if nothing had been asked of it.
+func TestRun_ADeletionEndsTheRunAfter(t *testing.T) {
+	begun, over := make(chan struct{}, 2), make(chan struct{})
+	s := serveAt(t, t.TempDir(), stepping(nil, func(ctx context.Context, _ *steps, _ int) (engine.Outcome, error) {
+		begun <- struct{}{}
+		select {
+		case <-ctx.Done():
+		case <-over: // the test has failed
+		}
+		return engine.Finished, nil
+	}))
+	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	<-begun
+	s.want(200, "POST", convPath+"/events", `{"content":"more","run":true}`)
+	deleted := make(chan int, 1)
+	go func() {
+		status, _ := s.send("DELETE", convPath, "")
+		deleted <- status
+	}()
+	select {
+	case status := <-deleted:
+		if status != 200 {
+			t.Errorf("status %d", status)
+		}
+	case <-time.After(20 * time.Second):
+		close(over)
+		t.Fatal("the deletion waits for a run that nobody ends")
+	}
+	s.want(404, "GET", convPath, "")
 }
 
 func TestRun_Confirmation(t *testing.T) {
