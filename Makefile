@@ -75,11 +75,11 @@ tests tests-early e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 .PHONY: test
 test: check tests module-tests ## check, then all tests but the drills
 
-# These begin first, so that none of them is left to run alone: they take longest, most of it waiting.
+# The packages that take longest begin first. They mostly wait, and would run alone at the end.
 LONGEST := ./cluster ./scheduler/nomad ./cmd/bivouac ./httpapi ./secrets ./cmd/internal/sandboxagent/agentserver
 
-# Tests that wait for nobody's timer, but for a program that they start: .ci/run runs them beside
-# the drills, with the CPU that those leave, and `make tests` finds them in go's cache.
+# These packages depend on no timer of Raft's or Nomad's. .ci/run tests them beside the drills, with
+# the CPU that the drills leave, and `make tests` finds the results in go's cache.
 EARLY := ./fsm/... ./scheduler ./scheduler/archive ./scheduler/copies ./cluster/raftstore ./ops/e2e/lincheck \
   $(addprefix ./cmd/internal/sandboxagent/,acp event hooks mcp native skills tools/...)
 

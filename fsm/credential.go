@@ -68,7 +68,7 @@ func (t *transaction) refused(cmd Command) *Error {
 		return nil
 	}
 	v := t.view()
-	// A command that was forwarded without a key acts for its user all the same. With one, Good asks.
+	// A command that was forwarded without a key acts for its user, too. Good checks a key's user.
 	ofUser := cmd.Type.ofUser() && cmd.Credential.Lookup == ""
 	if v.Good(cmd.UserID, cmd.Credential, t.now) && !(ofUser && v.disabled(cmd.UserID)) {
 		return nil

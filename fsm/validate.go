@@ -76,8 +76,8 @@ func (r *rules) result() error {
 	return r.err
 }
 
-// check records a broken rule unless ok. The arguments of a call are allocated also where ok is
-// true, so the rules that every command asks call it only with false.
+// check records a broken rule unless ok. Go allocates the arguments even if ok is true, so
+// rules on the path of every command call it only with false.
 func (r *rules) check(ok bool, format string, args ...any) {
 	if !ok && r.err == nil {
 		r.err = Errorf(CodeInvalid, format, args...)
@@ -151,8 +151,8 @@ func (r *rules) count(field string, n int) {
 	}
 }
 
-// ref checks a secret reference. The zero one is valid. The names of its members are made for a
-// broken rule alone.
+// ref checks a secret reference. The zero one is valid. It builds the members' names for a
+// broken rule only.
 func (r *rules) ref(field string, ref SecretRef) {
 	if ref.IsZero() {
 		return

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
@@ -61,7 +60,7 @@ func (s *Server) logRefused(ctx context.Context, ex *proxy.RequestInfo, route st
 	if ex.Refused == "" {
 		return
 	}
-	write, dropped := s.refused.sample(nil)
+	write, dropped := s.refused.sample(ex.User)
 	if !write {
 		return
 	}
@@ -78,39 +77,38 @@ func (s *Server) logRefused(ctx context.Context, ex *proxy.RequestInfo, route st
 	s.log.LogAttrs(ctx, slog.LevelWarn, "key refused", attrs...)
 }
 
-// Limits on the log lines of requests. Above them lines are left out and counted.
+// Limits on the log lines of requests. The log leaves out lines above them and counts those.
 const (
-	failuresPerSecond = 10 // those of clients and those of the node apart
-	writesPerSecond   = 20 // those to the API and those that are passed on apart
+	failuresPerSecond = 10 // of clients, and as many of the node
+	writesPerSecond   = 20 // to the API, and as many to sandboxes and models
 	logBurst          = 100
-	// Each user has lines beside those of all, so that a busy one leaves the others theirs.
+	// Each user has lines beyond those, so that a busy user does not take the others' lines.
 	userWritesPerSecond = 1
 	userLogBurst        = 10
 )
 
-// requestLog samples the log lines of requests, each of which is a write to the disk: anyone can
-// send requests that fail, and a line costs a tenth of a write.
+// requestLog samples the log lines of requests. Each line is a write to the disk that costs a tenth of
+// a write of settings, and anyone can send requests that fail.
 type requestLog struct {
-	// client and node are for failures, writes for successful writes to the API, and passed for what
-	// goes on to a sandbox or a model.
+	// client and node are for failures, writes for successful writes to the API, and passed for
+	// requests to sandboxes and models.
 	client, node, writes, passed *sampler
-	users                        *lru.Cache[string, *rate.Limiter]
 }
 
-// sampler bounds the rate of lines. dropped counts those since the last line that was written.
+// sampler bounds the rate of lines. dropped counts the lines left out since the last one written.
 type sampler struct {
 	limiter *rate.Limiter
+	// users bounds each user's lines beyond the limiter; nil is no line beyond it.
+	users   *limits.PerKey[string]
 	dropped atomic.Uint64
 }
 
 func newRequestLog() requestLog {
-	users, err := lru.New[string, *rate.Limiter](limits.MaxClients)
-	if err != nil {
-		panic(err) // the size is positive
-	}
+	writes := newSampler(writesPerSecond)
+	writes.users = limits.NewPerKey[string](userWritesPerSecond, userLogBurst)
 	return requestLog{
-		client: newSampler(failuresPerSecond), node: newSampler(failuresPerSecond),
-		writes: newSampler(writesPerSecond), passed: newSampler(writesPerSecond), users: users,
+		client: newSampler(failuresPerSecond), node: newSampler(failuresPerSecond), writes: writes,
+		passed: newSampler(writesPerSecond),
 	}
 }
 
@@ -118,35 +116,24 @@ func newSampler(perSecond rate.Limit) *sampler {
 	return &sampler{limiter: rate.NewLimiter(perSecond, logBurst)}
 }
 
-// sample reports whether a request has a line, and how many had none since the last one. Each
-// operator's request has one, unless it fails.
+// sample reports whether a request has a line, and how many had none since the last one. An
+// operator's successful request always has one.
 func (l requestLog) sample(status int, route, user string) (write bool, dropped uint64) {
 	switch {
 	case status >= http.StatusInternalServerError:
-		return l.node.sample(nil)
+		return l.node.sample(user)
 	case status >= http.StatusBadRequest:
-		return l.client.sample(nil)
+		return l.client.sample(user)
 	case strings.HasPrefix(route, pathOperator):
 		return true, 0
 	case status == http.StatusSwitchingProtocols, route == proxy.Path, route == llm.Path:
-		return l.passed.sample(nil)
+		return l.passed.sample(user)
 	}
-	return l.writes.sample(func() bool { return l.ofUser(user).Allow() })
+	return l.writes.sample(user)
 }
 
-// ofUser returns the limiter of a user's own lines. Two requests that meet may both make one.
-func (l requestLog) ofUser(user string) *rate.Limiter {
-	own, ok := l.users.Get(user)
-	if !ok {
-		own = rate.NewLimiter(userWritesPerSecond, userLogBurst)
-		l.users.Add(user, own)
-	}
-	return own
-}
-
-// sample takes a line of those of all, or else, where own is set, of the user's own.
-func (s *sampler) sample(own func() bool) (write bool, dropped uint64) {
-	if !s.limiter.Allow() && (own == nil || !own()) {
+func (s *sampler) sample(user string) (write bool, dropped uint64) {
+	if !s.limiter.Allow() && (s.users == nil || !s.users.Allow(user)) {
 		s.dropped.Add(1)
 		return false, 0
 	}

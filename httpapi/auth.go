@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
@@ -36,31 +35,23 @@ const (
 type authenticator struct {
 	cluster Cluster
 	// unknown bounds the lookups of one address, allUnknown those of all.
-	unknown    *lru.Cache[netip.Prefix, *rate.Limiter]
+	unknown    *limits.PerKey[netip.Prefix]
 	allUnknown *rate.Limiter
 	uses       *keyUses
 }
 
 func newAuthenticator(c Cluster) *authenticator {
-	unknown, err := lru.New[netip.Prefix, *rate.Limiter](limits.MaxClients)
-	if err != nil {
-		panic("the size of the authenticator's memory is a constant: " + err.Error())
+	return &authenticator{
+		cluster: c, unknown: limits.NewPerKey[netip.Prefix](unknownKeysPerSecond, unknownKeyBurst),
+		allUnknown: rate.NewLimiter(allUnknownKeys*unknownKeysPerSecond, allUnknownKeys*unknownKeyBurst),
+		uses:       newKeyUses(c),
 	}
-	all := rate.NewLimiter(allUnknownKeys*unknownKeysPerSecond, allUnknownKeys*unknownKeyBurst)
-	return &authenticator{cluster: c, unknown: unknown, allUnknown: all, uses: newKeyUses(c)}
 }
 
 // mayAsk reports whether the cluster may be asked about the unknown key of a request.
 func (k *authenticator) mayAsk(ctx context.Context) bool {
 	from := places.Origin(request.InfoOf(ctx).Address)
-	own, found := k.unknown.Get(from)
-	if !found {
-		own = rate.NewLimiter(unknownKeysPerSecond, unknownKeyBurst)
-		if earlier, found, _ := k.unknown.PeekOrAdd(from, own); found {
-			own = earlier
-		}
-	}
-	return own.Allow() && k.allUnknown.Allow()
+	return k.unknown.Allow(from) && k.allUnknown.Allow()
 }
 
 // authenticate reads the request's credentials (API.md, "Authentication"). A bearer token takes

@@ -97,7 +97,7 @@ func newMetrics(r prometheus.Registerer, table []route) *metrics {
 		refused: counter("bivouac_http_connections_refused_total",
 			"Connections answered 503 because limits { connections } or connections_per_address was reached."),
 		unlogged: counter("bivouac_http_requests_not_logged_total",
-			"Requests without a line in the log, of which there are at most ten that failed and twenty writes a second."),
+			"Requests that the log leaves out: it bounds the lines of failed requests and of writes a second."),
 		dropped: counter("bivouac_http_connections_dropped_total",
 			"Connections without a good credential, or idle, that were closed for new ones."),
 		all: counter("bivouac_slo_requests_total",

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -47,7 +48,7 @@ type Server struct {
 	conns     *limits.Connections
 	// requests samples the log lines of requests.
 	requests requestLog
-	settings settingsAnswers
+	settings settingsResponses
 	// refused samples the log lines of refused keys.
 	refused *sampler
 	// shared is made of the cluster's configuration; see sharedNow.
@@ -63,7 +64,7 @@ type Server struct {
 	// admission bounds the requests of one user.
 	admission *limits.Admission
 	// titles bounds how often sandboxes change titles.
-	titles  titleLimits
+	titles  *limits.PerKey[string]
 	started time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
@@ -82,11 +83,11 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		metrics:    newMetrics(cfg.Registerer, routes()),
 		keys:       newAuthenticator(c),
 		requests:   newRequestLog(),
-		settings:   newSettingsAnswers(),
+		settings:   newSettingsResponses(),
 		refused:    newSampler(failuresPerSecond),
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),
-		titles:     newTitleLimits(),
+		titles:     limits.NewPerKey[string](rate.Every(titlePause), titleBurst),
 		started:    time.Now(),
 	}
 	s.calls = &request.Server{

@@ -4,9 +4,6 @@ import (
 	"net/http"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-	"golang.org/x/time/rate"
-
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
@@ -43,7 +40,7 @@ func (s *Server) handleWebhookConversation(c *call) (response.Response, error) {
 	if err := fsm.Validate(body); err != nil {
 		return response.Response{}, err
 	}
-	if !c.server.titles.allow(sandbox.ID) {
+	if !c.server.titles.Allow(sandbox.ID) {
 		c.server.metrics.limits.WithLabelValues(limitRate).Inc()
 		return response.Response{}, &response.HTTPError{
 			Status: http.StatusTooManyRequests, Text: "This sandbox changes titles too often", RetryAfter: titlePause,
@@ -61,31 +58,6 @@ const (
 	titlePause = 10 * time.Second
 	titleBurst = 20
 )
-
-// titleLimits has a limiter for each sandbox that changed a title, of those that did so last.
-type titleLimits struct {
-	sandboxes *lru.Cache[string, *rate.Limiter]
-}
-
-func newTitleLimits() titleLimits {
-	sandboxes, err := lru.New[string, *rate.Limiter](limits.MaxClients)
-	if err != nil {
-		panic("the size of the titles' memory is a constant: " + err.Error())
-	}
-	return titleLimits{sandboxes}
-}
-
-// allow reports whether the sandbox may change a title now, and counts it.
-func (l titleLimits) allow(sandbox string) bool {
-	if limit, found := l.sandboxes.Get(sandbox); found {
-		return limit.Allow()
-	}
-	fresh := rate.NewLimiter(rate.Every(titlePause), titleBurst)
-	if limit, found, _ := l.sandboxes.PeekOrAdd(sandbox, fresh); found {
-		return limit.Allow()
-	}
-	return fresh.Allow()
-}
 
 // presentedSandbox returns the sandbox whose key a request has, as far as this node knows, before
 // its body is read.

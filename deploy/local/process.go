@@ -161,11 +161,13 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	if !p.Alive() {
 		return nil
 	}
-	kill := func() error { return syscall.Kill(p.pid, signal) }
-	if p.cmd != nil { // not a pid that was waited for, which may be another process by now
-		kill = func() error { return p.cmd.Process.Signal(signal) }
+	var err error
+	if p.cmd != nil { // not by its pid, which is another process's once it was waited for
+		err = p.cmd.Process.Signal(signal)
+	} else {
+		err = syscall.Kill(p.pid, signal)
 	}
-	if err := kill(); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrProcessDone) {
+	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %s to %s (pid %d): %w", signal, p.name, p.pid, err)
 	}
 	return nil

@@ -127,7 +127,7 @@ func Matches(key *fsm.APIKey, value string) bool {
 	return Is(key, value) && key.Valid(time.Now())
 }
 
-// noHash is compared with where there is no key: no text has it.
+// noHash stands for the hash of a key that does not exist. No text has this hash.
 const noHash = "0000000000000000000000000000000000000000000000000000000000000000"
 
 // Is reports whether value is the key, valid or not. It compares in constant time and does the same

@@ -20,8 +20,8 @@ var (
 	)
 	bearerToken = regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{8,}`)
 	// tokenForms has the prefixes that issuers give their tokens: ours, GitHub's, GitLab's, Slack's,
-	// Vault's, and those of model providers. Each begins with a text that is looked for first: most
-	// texts have none, and the expression takes a hundred times as long to say so.
+	// Vault's, and those of model providers. Redact looks for begin first: the expression is slow, and
+	// most texts hold no token.
 	tokenForms = []struct{ begin, then string }{ //nolint:gochecknoglobals // read-only
 		{"bvk_", `[0-9A-Za-z]+_`}, {"gh", `[oprsu]_`}, {"github_pat_", ""}, {"glpat-", ""}, {"xox", `[abprs]-`},
 		{"hv", `[sb]\.`}, {"sk-", ""},
@@ -98,7 +98,7 @@ func RedactAttr(_ []string, a slog.Attr) slog.Attr {
 // HasUserinfo reports whether a text is or holds a URL with user information, also one without a
 // scheme (user:password@host).
 func HasUserinfo(s string) bool {
-	if !strings.Contains(s, "@") { // most texts: the expression takes much longer to say so
+	if !strings.Contains(s, "@") { // the expression is slow, and most texts have no @
 		return false
 	}
 	if urlUserinfo.MatchString(s) {

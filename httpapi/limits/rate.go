@@ -13,6 +13,43 @@ import (
 // MaxClients is how many clients are tracked; the least recently used is dropped first.
 const MaxClients = 16_384
 
+// PerKey has a rate limiter for each key, of the MaxClients keys that were used last.
+type PerKey[K comparable] struct {
+	limit rate.Limit
+	burst int
+	byKey *lru.Cache[K, *rate.Limiter]
+}
+
+// NewPerKey makes limiters of so many a second, and so many at once.
+func NewPerKey[K comparable](limit rate.Limit, burst int) *PerKey[K] {
+	return &PerKey[K]{limit: limit, burst: burst, byKey: newMemory[K, *rate.Limiter]()}
+}
+
+// Allow reports whether one more may happen for a key now, and counts it.
+func (p *PerKey[K]) Allow(key K) bool {
+	return known(p.byKey, key, func() *rate.Limiter { return rate.NewLimiter(p.limit, p.burst) }).Allow()
+}
+
+func newMemory[K comparable, V any]() *lru.Cache[K, V] {
+	memory, err := lru.New[K, V](MaxClients)
+	if err != nil {
+		panic("the size of the memory of clients is a constant: " + err.Error())
+	}
+	return memory
+}
+
+// known returns what is kept for a key, made if needed. A concurrent request may have added it first.
+func known[K comparable, V any](memory *lru.Cache[K, V], key K, fresh func() V) V {
+	if kept, found := memory.Get(key); found {
+		return kept
+	}
+	made := fresh()
+	if kept, found, _ := memory.PeekOrAdd(key, made); found {
+		return kept
+	}
+	return made
+}
+
 // Client is whom requests count for: the sandbox or the user of a good credential, else an address.
 type Client struct{ Sandbox, User, Address string }
 
@@ -35,11 +72,7 @@ func NewRates(perSecond float64) *Rates {
 	if perSecond == 0 {
 		return nil
 	}
-	clients, err := lru.New[Client, *clientRate](MaxClients)
-	if err != nil {
-		panic("the size of the rate limit's memory is a constant: " + err.Error())
-	}
-	return &Rates{perSecond: perSecond, clients: clients}
+	return &Rates{perSecond: perSecond, clients: newMemory[Client, *clientRate]()}
 }
 
 // Count counts a request of a client. It waits above the rate and refuses above twice that.
@@ -72,17 +105,11 @@ func (r *Rates) Note(of Client) {
 
 // of returns the limiters of a client, creating them if needed.
 func (r *Rates) of(client Client) *clientRate {
-	if known, found := r.clients.Get(client); found {
-		return known
-	}
-	burst := max(1, int(r.perSecond))
-	fresh := &clientRate{
-		soft: rate.NewLimiter(rate.Limit(r.perSecond), burst),
-		hard: rate.NewLimiter(rate.Limit(2*r.perSecond), 2*burst),
-	}
-	// A concurrent request of the same client may have added them first.
-	if known, found, _ := r.clients.PeekOrAdd(client, fresh); found {
-		return known
-	}
-	return fresh
+	return known(r.clients, client, func() *clientRate {
+		burst := max(1, int(r.perSecond))
+		return &clientRate{
+			soft: rate.NewLimiter(rate.Limit(r.perSecond), burst),
+			hard: rate.NewLimiter(rate.Limit(2*r.perSecond), 2*burst),
+		}
+	})
 }

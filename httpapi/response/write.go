@@ -47,8 +47,8 @@ func writeBody(w http.ResponseWriter, status int, contentType string, body ...[]
 
 const typeJSON = "application/json"
 
-// Header values that every response shares, in place of new ones. They are never changed: Set
-// replaces a value, and Add copies one that has no room.
+// All responses share these header values. Nothing changes them: Header.Set replaces the slice, and
+// Header.Add copies a full one.
 var (
 	jsonType     = []string{typeJSON}                                         //nolint:gochecknoglobals // read-only
 	cacheControl = []string{"no-cache, no-store, must-revalidate, max-age=0"} //nolint:gochecknoglobals // read-only
@@ -57,8 +57,8 @@ var (
 	sniff        = []string{"nosniff"}                                        //nolint:gochecknoglobals // read-only
 )
 
-// SetFixed sets the headers of every response that are always the same: nothing keeps one, and no
-// browser guesses its type.
+// SetFixed sets the headers that are equal in all responses: no cache keeps a response, and no browser
+// guesses its type.
 func SetFixed(h http.Header) {
 	h["Cache-Control"], h["Pragma"], h["Expires"], h["X-Content-Type-Options"] = cacheControl, pragma, expires, sniff
 }

@@ -97,7 +97,7 @@ func (x *exporter) walk(r *os.Root, prefix string, depth int) error {
 }
 
 func (x *exporter) descend(r *os.Root, name, prefix string, depth int) error {
-	// The dot makes the kernel refuse what is no directory by now. A pipe's opening would wait.
+	// With the dot the kernel refuses a name that is no directory any more. Opening a pipe would wait.
 	sub, err := r.OpenRoot(name + "/.")
 	if err != nil {
 		if errors.Is(err, syscall.ENOTDIR) || replaced(r, name, fs.ModeDir) {

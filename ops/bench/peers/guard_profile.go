@@ -21,8 +21,8 @@ import (
 const profileTime = 6 * time.Second
 
 // takeProfiles writes the CPU profile of each node of this tree under each kind of request, as
-// FOLDER/KIND-NODE.pprof; go tool pprof reads them. The name ends in -asked and -leader where the
-// node has that part.
+// FOLDER/KIND-NODE.pprof; go tool pprof reads them. The name ends in -asked if the node gets the
+// requests, and in -leader if it leads.
 func (g *guard) takeProfiles(ctx context.Context) error {
 	if err := os.MkdirAll(g.profiles, 0o700); err != nil {
 		return err

@@ -10,17 +10,17 @@
 // a restart killed is reported as killed, without its output; OH_BASH_EVENTS_DIR has only its id.
 //
 // A request meets the middleware, which does what its row of the route table says (routes.go), and
-// then the room that serves it:
+// then the package that serves it:
 //
 //	request ─ middleware ─ router ─┬─ conversationapi ─ conversation ─┬─ engine: native or acp
 //	           key, body,          ├─ bash                            ├─ relay ─ a node's gateway
 //	           activity            ├─ files                           └─ webhook ─ control plane
 //	                               └─ git
 //
-// conversationapi and bash have their WebSockets from socket. Most rooms read config and use wire,
-// which reads and writes JSON bodies. An engine (package engine) does a conversation's work. The room
-// conversation makes it when it is needed and closes it when it is not used; it runs the engine's
-// steps, stores its events and tells the subscribers.
+// conversationapi and bash have their WebSockets from socket. Most packages read config and use
+// wire, which reads and writes JSON bodies. An engine (package engine) does a conversation's work.
+// The package conversation makes it when it is needed and closes it when it is not used; it runs
+// the engine's steps, stores its events and tells the subscribers.
 //
 // cmd/bivouac embeds the server: `bivouac dev` re-executes itself as the sandboxes.
 package agentserver

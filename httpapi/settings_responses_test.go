@@ -8,10 +8,9 @@ import (
 	"bivouac.dev/bivouac/fsm"
 )
 
-// An encoded answer is kept as long as the rows that it was made of, and none that holds what comes
-// from the secret store.
-func TestSettingsAnswers_AreOfTheirRows(t *testing.T) {
-	a := newSettingsAnswers()
+// A response is kept while its rows stand. None is kept with what comes from the secret store.
+func TestSettingsResponses_AreOfTheirRows(t *testing.T) {
+	a := newSettingsResponses()
 	text := func(s string) *string { return &s }
 	of := func(s *storedSettings) json.RawMessage {
 		t.Helper()
@@ -45,7 +44,7 @@ func TestSettingsAnswers_AreOfTheirRows(t *testing.T) {
 	large.UserID, large.Values.Email = "eve", text(strings.Repeat("e", settingsKeptSize))
 	of(&storedSettings{&large, null, nil})
 	if _, kept := a.byUser.Peek("eve"); kept {
-		t.Error("an answer above the bound is kept")
+		t.Error("a response above the bound is kept")
 	}
 	if kept, _ := a.byUser.Peek("ada"); strings.Contains(string(kept.body), `"a":`) {
 		t.Errorf("a secret is kept: %s", kept.body)

@@ -15,29 +15,29 @@ const (
 	settingsKeptSize = 4 << 10 // bytes of one
 )
 
-// settingsAnswers keeps the encoded settings of the users who asked last. It has no secret: settings
-// with an MCP configuration, which comes from the secret store, are encoded for each request.
-type settingsAnswers struct {
-	byUser *lru.Cache[string, settingsAnswer]
+// settingsResponses keeps the encoded settings of the users who asked last. It keeps no secret: body
+// encodes settings with an MCP configuration, which comes from the secret store, for each request.
+type settingsResponses struct {
+	byUser *lru.Cache[string, settingsResponse]
 }
 
-// settingsAnswer was made of these rows. A row of the state is never changed, but replaced.
-type settingsAnswer struct {
+// settingsResponse is the encoding of two rows of the state. The state replaces rows and changes none.
+type settingsResponse struct {
 	settings  *fsm.Settings
 	providers []*fsm.Provider
 	body      json.RawMessage
 }
 
-func newSettingsAnswers() settingsAnswers {
-	byUser, err := lru.New[string, settingsAnswer](settingsKept)
+func newSettingsResponses() settingsResponses {
+	byUser, err := lru.New[string, settingsResponse](settingsKept)
 	if err != nil {
 		panic(err) // the size is positive
 	}
-	return settingsAnswers{byUser: byUser}
+	return settingsResponses{byUser: byUser}
 }
 
 // body returns the response of GET /api/settings. Nobody changes its bytes.
-func (a settingsAnswers) body(s *storedSettings) (json.RawMessage, error) {
+func (a settingsResponses) body(s *storedSettings) (json.RawMessage, error) {
 	if !s.MCPConfig.IsZero() {
 		return newSettingsBody(s)
 	}
@@ -47,7 +47,7 @@ func (a settingsAnswers) body(s *storedSettings) (json.RawMessage, error) {
 	}
 	body, err := newSettingsBody(s)
 	if err == nil && cap(body) <= settingsKeptSize {
-		a.byUser.Add(s.UserID, settingsAnswer{s.Settings, s.providers, body})
+		a.byUser.Add(s.UserID, settingsResponse{s.Settings, s.providers, body})
 	}
 	return body, err
 }
