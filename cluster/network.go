@@ -156,9 +156,6 @@ func (n senderHost) CurrentAddress(s raft.Server) string { return n.currentAddre
 // PromisedTo implements senders.Node.
 func (n senderHost) PromisedTo(id raft.ServerID) bool { return n.promisedTo(id) }
 
-// Go implements senders.Node.
-func (n senderHost) Go(fn func()) { n.futures.Go(fn) }
-
 // Stopping implements senders.Node.
 func (n senderHost) Stopping() context.Context { return n.stopping }
 
@@ -168,6 +165,7 @@ func (n *Node) stopTransport() {
 		return
 	}
 	n.inbox.Stop()
+	n.senders.Wait()
 	n.hints.Load().Stop()
 }
 

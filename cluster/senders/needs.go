@@ -14,7 +14,6 @@ type Node interface {
 	CurrentAddress(s raft.Server) string
 	// PromisedTo reports whether the node promised to form a cluster with another.
 	PromisedTo(id raft.ServerID) bool
-	// Go runs a goroutine that the node waits for. Stopping ends when the node begins to stop.
-	Go(fn func())
+	// Stopping ends when the node begins to stop.
 	Stopping() context.Context
 }

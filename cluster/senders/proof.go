@@ -127,7 +127,7 @@ type votedAnswer struct {
 func (j *Judge) askVoted(ctx context.Context, members []raft.Server) <-chan votedAnswer {
 	answers := make(chan votedAnswer, len(members))
 	for _, s := range members {
-		j.Node.Go(func() {
+		j.asking.Go(func() {
 			a := votedAnswer{of: s.ID}
 			address := j.Node.CurrentAddress(s)
 			if s.ID != "" && address != "" {

@@ -44,6 +44,8 @@ type Options struct {
 type Judge struct {
 	Options
 	raft atomic.Pointer[raft.Raft]
+	// asking are the goroutines that seek proofs.
+	asking sync.WaitGroup
 
 	mu sync.Mutex
 	// elected is the newest leader of whose election this node has the proof.
@@ -70,6 +72,10 @@ func New(o Options) (*Judge, error) {
 
 // Begin gives the judge the node's Raft, before which it judges nothing.
 func (j *Judge) Begin(r *raft.Raft) { j.raft.Store(r) }
+
+// Wait waits until no proof is sought any more. The node calls it when it has begun to stop and no
+// message is judged any more: only a message begins a proof.
+func (j *Judge) Wait() { j.asking.Wait() }
 
 // election is a member and a term that it leads, or claims to.
 type election struct {
@@ -237,7 +243,7 @@ func (j *Judge) prove(r *raft.Raft, e election, address string) error {
 		}
 		p = &proof{done: make(chan struct{})}
 		j.proofs[e] = p
-		j.Node.Go(func() {
+		j.asking.Go(func() {
 			p.err = j.seekProof(r, e, address)
 			j.proved(e, p.err)
 			close(p.done)

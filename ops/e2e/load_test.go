@@ -58,6 +58,7 @@ func TestLoad(t *testing.T) {
 		}
 		p.Samples = filepath.Join(out, "samples.csv")
 	}
+	p.Rate = float64(setting(t, "BIVOUAC_SOAK_RATE", 0))
 	p.Starve = setting(t, "BIVOUAC_SOAK_STARVE", 0)
 	f := testcluster.Start(t, testcluster.Options{Bare: true, Raft: raftBlock(soakRaft, os.Getenv("BIVOUAC_SOAK_STORE"))})
 	p.Cluster = f

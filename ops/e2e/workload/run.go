@@ -22,6 +22,9 @@ type Plan struct {
 	// Share of it.
 	Measure, Duration time.Duration
 	Share             float64
+	// Rate is that of the load, in requests a second; 0 takes Share of the maximum. A rate that is given
+	// measures no maximum.
+	Rate float64
 	// Workers is the number of concurrent requests.
 	Workers int
 	// Compare is the interval at which the load pauses and the nodes' states are compared.
@@ -87,20 +90,17 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 	p.Log("seeded %d users with %d conversations and a sandbox each in %.0f s", len(users), p.Shape.Conversations,
 		time.Since(begin).Seconds())
 	t := newTraffic(endpoints(p.Cluster.Nodes), users)
-	// The first pass fills connections and caches.
-	for _, length := range []time.Duration{p.Measure / 4, p.Measure} {
-		before, phase := t.done.Load(), time.Now()
-		within(ctx, length, func(ctx context.Context) { t.flow(ctx, 0, p.Workers) })
-		r.Maximum = float64(t.done.Load()-before) / time.Since(phase).Seconds()
+	if r.Rate = p.Rate; r.Rate == 0 {
+		r.Maximum = t.maximum(ctx, p)
+		r.Rate = p.Share * r.Maximum
+		p.Log("the maximum is %.0f requests per second", r.Maximum)
 	}
-	r.Rate = p.Share * r.Maximum
 	now, err := termOf(ctx, p.Cluster.Nodes[0])
 	if err != nil {
 		return r, err
 	}
 	r.Before = now - term
-	p.Log("the maximum is %.0f requests per second; the load will be %.0f; %d elections so far", r.Maximum, r.Rate,
-		r.Before)
+	p.Log("the load will be %.0f requests per second; %d elections so far", r.Rate, r.Before)
 	before := t.done.Load()
 	t.reset()
 	stop, err := starve(ctx, p.Starve)

@@ -83,6 +83,17 @@ func (t *traffic) step(ctx context.Context, c *client) {
 	}
 }
 
+// maximum measures how many requests a second the plan's workers send when they don't wait.
+func (t *traffic) maximum(ctx context.Context, p Plan) (rate float64) {
+	// The first pass fills connections and caches.
+	for _, length := range []time.Duration{p.Measure / 4, p.Measure} {
+		before, phase := t.done.Load(), time.Now()
+		within(ctx, length, func(ctx context.Context) { t.flow(ctx, 0, p.Workers) })
+		rate = float64(t.done.Load()-before) / time.Since(phase).Seconds()
+	}
+	return rate
+}
+
 // flow sends rate requests per second until ctx ends, as paced does.
 func (t *traffic) flow(ctx context.Context, rate float64, workers int) {
 	var wg sync.WaitGroup
