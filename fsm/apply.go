@@ -83,6 +83,8 @@ type transaction struct {
 	changed bool
 	// keys becomes View.keys.
 	keys uint64
+	// sums, if not nil, gathers what the rows add to the usages until storeSums.
+	sums map[string]Usage
 }
 
 // apply runs one command: envelope checks, command-id table, apply function.

@@ -173,10 +173,10 @@ type loader struct {
 	t      *transaction
 }
 
-// load reads a snapshot to its end. It publishes nothing before the trailer is verified.
+// load reads a snapshot to its end. It publishes nothing before the trailer is verified. Lines are
+// read, decoded and stored beside each other, in their order.
 func load(r io.Reader) (*loader, error) {
 	br := bufio.NewReaderSize(r, 1<<16)
-	sum := sha256.New()
 	l := &loader{store: NewStore()}
 	line, err := br.ReadBytes('\n')
 	if err != nil {
@@ -185,58 +185,27 @@ func load(r io.Reader) (*loader, error) {
 	if err := l.readHeader(line); err != nil {
 		return nil, err
 	}
-	l.t = &transaction{store: l.store, txn: l.store.db.Txn(true), meta: l.header.Meta}
-	size := int64(0)
-	for rows := 0; ; rows++ {
-		sum.Write(line)
-		size += int64(len(line))
-		if line, err = br.ReadBytes('\n'); err != nil {
-			return nil, fmt.Errorf("it ends after %d rows without its trailer: %w", rows, unexpected(err))
-		}
-		var row struct {
-			Table string          `json:"table"`
-			Row   json.RawMessage `json:"row"`
-			snapshotTrailer
-		}
-		var plain bool
-		if row.Table, row.Row, plain = cutRow(line); !plain {
-			if err := json.Unmarshal(line, &row); err != nil {
-				return nil, fmt.Errorf("row %d: %w", rows+1, err)
+	l.t = &transaction{store: l.store, txn: l.store.db.Txn(true), meta: l.header.Meta, sums: map[string]Usage{}}
+	in := &rowReader{r: br, sum: sha256.New()}
+	in.add(line)
+	for batch := range in.batches() {
+		<-batch.decoded
+		for i, row := range batch.rows {
+			err := row.err
+			if err == nil {
+				err = row.store(l)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("row %d of table %s: %w", batch.first+i, row.table, err)
 			}
 		}
-		if row.Table == "" {
-			want := snapshotTrailer{rows, size, hex.EncodeToString(sum.Sum(nil))}
-			if row.snapshotTrailer != want {
-				return nil, fmt.Errorf("it is damaged: the trailer says %+v, the content is %+v", row.snapshotTrailer, want)
-			}
-			break
-		}
-		if err := l.readRow(row.Table, row.Row); err != nil {
-			return nil, fmt.Errorf("row %d of table %s: %w", rows+1, row.Table, err)
+		if batch.err != nil {
+			return nil, batch.err
 		}
 	}
-	if _, err := br.ReadByte(); err == nil {
-		return nil, errors.New("there is something behind the trailer")
-	} else if !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("reading its end: %w", err)
-	}
+	l.t.storeSums()
 	l.t.txn.Commit()
 	return l, nil
-}
-
-// cutRow splits a row's line in the form that Persist writes, so that the row is decoded only once.
-// plain is false for a line of any other form.
-func cutRow(line []byte) (table string, row []byte, plain bool) {
-	name, ok := bytes.CutPrefix(line, []byte(`{"table":"`))
-	if !ok {
-		return "", nil, false
-	}
-	name, rest, ok := bytes.Cut(name, []byte(`","row":`))
-	row, closed := bytes.CutSuffix(rest, []byte("}\n"))
-	if !ok || !closed {
-		return "", nil, false
-	}
-	return string(name), row, true
 }
 
 // readHeader checks the format.
@@ -253,48 +222,55 @@ func (l *loader) readHeader(line []byte) error {
 	return nil
 }
 
-func (l *loader) readRow(table string, row []byte) error {
+// decodeRow decodes a row of a table. What it returns stores the row.
+func decodeRow(table string, row []byte) (store func(*loader) error, err error) {
 	switch table {
 	case tableUsers:
-		return restoreRow[User](l.t, table, row)
+		return decoded[User](table, row)
 	case tableAPIKeys:
-		return restoreRow[APIKey](l.t, table, row)
+		return decoded[APIKey](table, row)
 	case tableSettings:
-		return restoreRow[Settings](l.t, table, row)
+		return decoded[Settings](table, row)
 	case tableProviders:
-		return restoreRow[Provider](l.t, table, row)
+		return decoded[Provider](table, row)
 	case tableCustomSecrets:
-		return restoreRow[CustomSecret](l.t, table, row)
+		return decoded[CustomSecret](table, row)
 	case tableSpecs:
-		return restoreRow[Spec](l.t, table, row)
+		return decoded[Spec](table, row)
 	case tableSandboxes:
-		return restoreRow[Sandbox](l.t, table, row)
+		return decoded[Sandbox](table, row)
 	case tableConversations:
-		return restoreRow[Conversation](l.t, table, row)
+		return decoded[Conversation](table, row)
 	case tableStartTasks:
-		return restoreRow[StartTask](l.t, table, row)
+		return decoded[StartTask](table, row)
 	case tableRecentStarts:
-		return restoreRow[recentStart](l.t, table, row)
+		return decoded[recentStart](table, row)
 	case tableClientCommands:
-		return restoreRow[commandRecord](l.t, table, row)
+		return decoded[commandRecord](table, row)
 	case tableOrphans:
-		return restoreRow[Orphan](l.t, table, row)
+		return decoded[Orphan](table, row)
 	case tableReplaced:
-		return restoreRow[replacedSecret](l.t, table, row)
+		return decoded[replacedSecret](table, row)
 	case tableSetups:
-		return restoreRow[Setup](l.t, table, row)
+		return decoded[Setup](table, row)
 	case tableInternalCommands:
 		r := new(commandRecord)
-		if err := json.Unmarshal(row, r); err != nil {
-			return err
-		}
-		if r.ID == "" || l.store.commands.get(r.ID) != nil {
-			return errNotUnique
-		}
-		l.store.commands.restore(r)
-		return nil
+		return func(l *loader) error { return l.restoreCommand(r) }, json.Unmarshal(row, r)
 	}
-	return errors.New("this node does not know that table: upgrade it")
+	return nil, errors.New("this node does not know that table: upgrade it")
+}
+
+func decoded[T any](table string, raw []byte) (store func(*loader) error, err error) {
+	row := new(T)
+	return func(l *loader) error { return restoreRow(l.t, table, row) }, json.Unmarshal(raw, row)
+}
+
+func (l *loader) restoreCommand(r *commandRecord) error {
+	if r.ID == "" || l.store.commands.get(r.ID) != nil {
+		return errNotUnique
+	}
+	l.store.commands.restore(r)
+	return nil
 }
 
 // errNotUnique refuses a snapshot that would be counted wrongly: a duplicate row would count its
@@ -315,11 +291,7 @@ func keyIn(t *transaction, table string, row any) ([]byte, error) {
 }
 
 // restoreRow stores one row of a table and updates the per-user counters.
-func restoreRow[T any](t *transaction, table string, raw []byte) error {
-	row := new(T)
-	if err := json.Unmarshal(raw, row); err != nil {
-		return err
-	}
+func restoreRow[T any](t *transaction, table string, row *T) error {
 	key, err := keyIn(t, table, row)
 	if err != nil {
 		return err

@@ -303,6 +303,34 @@ func TestRestoreRefusesDamage(t *testing.T) {
 	}
 }
 
+// TestRestore_ManyRows: rows that are decoded beside each other are stored in their order, and the
+// first damaged one is named.
+func TestRestore_ManyRows(t *testing.T) {
+	f := newFixture(t).open()
+	tx := &transaction{store: f.store, txn: f.store.db.Txn(true), meta: f.store.View().meta}
+	for i := range 5 * rowsDecoded {
+		put(tx, tableConversations, nil, heapShapes()["conversation"](i)[0].(*Conversation))
+	}
+	tx.txn.Commit()
+	f.store.publish(&View{meta: tx.meta, txn: f.store.db.Txn(false), commands: f.store.commands}, true)
+	good := persist(t, f.store)
+	again := NewStore()
+	if err := again.Restore(bytes.NewReader(good)); err != nil {
+		t.Fatal(err)
+	}
+	if again.Checksum() != f.store.Checksum() || again.View().Usage("ada") != f.store.View().Usage("ada") {
+		t.Errorf("restored %+v, want %+v", again.View().Usage("ada"), f.store.View().Usage("ada"))
+	}
+	lines := bytes.SplitAfter(good, []byte("\n"))
+	for _, row := range []int{3*rowsDecoded + 9, 2*rowsDecoded + 7} {
+		lines[row] = bytes.Replace(lines[row], []byte(`"row":{`), []byte(`"row":[{`), 1)
+	}
+	err := NewStore().Restore(bytes.NewReader(bytes.Join(lines, nil)))
+	if want := fmt.Sprintf("row %d of table", 2*rowsDecoded+7); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("two damaged rows give %v, want %q", err, want)
+	}
+}
+
 // TestPersistReportsWriteErrors: Persist reports a full disk.
 func TestPersistReportsWriteErrors(t *testing.T) {
 	s := populated(t).store

@@ -107,6 +107,7 @@ func (s *Sandbox) resourceUse() resourceUse {
 // countAgain replaces what the rows counted for below VersionRoom with what they count for from it on.
 func (t *transaction) countAgain(version int) {
 	old := &meta{ProtocolVersion: version}
+	t.sums = map[string]Usage{}
 	countTable[Settings](t, old, tableSettings)
 	countTable[CustomSecret](t, old, tableCustomSecrets)
 	countTable[Provider](t, old, tableProviders)
@@ -114,6 +115,7 @@ func (t *transaction) countAgain(version int) {
 	countTable[Sandbox](t, old, tableSandboxes)
 	countTable[StartTask](t, old, tableStartTasks)
 	countTable[commandRecord](t, old, tableClientCommands)
+	t.storeSums()
 }
 
 // countTable counts the rows of one table again.
@@ -142,6 +144,10 @@ func (t *transaction) addUsage(user string, by Usage) {
 	if by == (Usage{}) {
 		return
 	}
+	if t.sums != nil {
+		t.sums[user] = t.sums[user].plus(by)
+		return
+	}
 	row := usageRow{user, usageOf(t.txn, user).plus(by)}
 	if u := row.Usage; min(u.Running, u.Total, u.CPU, u.Memory, u.StateBytes, u.doneBytes, u.starts) < 0 {
 		panic(fmt.Sprintf("fsm: impossible state: the usage of user %q is %+v", user, u))
@@ -151,6 +157,15 @@ func (t *transaction) addUsage(user string, by Usage) {
 		return
 	}
 	must(t.txn.Insert(tableUsage, &row))
+}
+
+// storeSums stores the usages that were summed instead of stored at each row.
+func (t *transaction) storeSums() {
+	sums := t.sums
+	t.sums = nil
+	for user, sum := range sums {
+		t.addUsage(user, sum)
+	}
 }
 
 func usageOf(txn *memdb.Txn, user string) Usage {
