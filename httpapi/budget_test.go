@@ -109,7 +109,7 @@ func TestBudget(t *testing.T) {
 		{
 			Name:   "a proxied request",
 			Allocs: 232,
-			Bytes:  50000,
+			Bytes:  20000,
 			Loose:  2,
 			Run: sandbox.requests(sandbox.key, http.MethodGet,
 				strings.TrimPrefix(sandbox.at(fsm.PortAgentServer, "/health"), sandbox.front.URL), ""),

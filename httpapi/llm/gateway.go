@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
@@ -52,7 +53,7 @@ func New(cfg Config, s Server) *Gateway {
 		bodies: newShares(cfg.AllBodies, cfg.UserBodies), answers: newShares(cfg.AllAnswers, cfg.AllAnswers/answerShare),
 	}
 	g.proxy = &httputil.ReverseProxy{
-		Rewrite: g.rewrite, Transport: roundTripper(g.roundTrip), FlushInterval: -1, BufferPool: &copyBuffers{},
+		Rewrite: g.rewrite, Transport: roundTripper(g.roundTrip), FlushInterval: -1, BufferPool: &proxy.CopyBuffers{},
 		ModifyResponse: g.modifyResponse, ErrorHandler: g.errorHandler,
 		ErrorLog: log.New(io.Discard, "", 0), // the access log has the error
 	}

@@ -101,7 +101,7 @@ func TestMeter_AChunkAllocatesNothing(t *testing.T) {
 	for _, events := range []bool{true, false} {
 		m := metered(endlessEvents{[]byte("data: {\"choices\":[{\"delta\":{\"content\":\"hello\"}}]}\n\n")}, events, 1<<20)
 		m.of.key, m.of.secret = "sk-12345678", []byte("sk-12345678")
-		p := make([]byte, copyBuffer)
+		p := make([]byte, 32<<10)
 		for range 4000 { // the buffers have their size
 			_, _ = m.Read(p)
 		}

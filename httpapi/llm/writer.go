@@ -2,7 +2,6 @@ package llm
 
 import (
 	"net/http"
-	"sync"
 	"time"
 )
 
@@ -46,20 +45,3 @@ func (m *movingWriter) end() {
 	m.stalled.Stop()
 	_ = m.control.SetWriteDeadline(time.Now().Add(m.limit)) // likewise
 }
-
-// copyBuffers implements httputil.BufferPool.
-type copyBuffers struct{ pool sync.Pool }
-
-// copyBuffer is the size that httputil.ReverseProxy copies with, in bytes.
-const copyBuffer = 32 << 10
-
-// Get implements httputil.BufferPool.
-func (c *copyBuffers) Get() []byte {
-	if b, ok := c.pool.Get().(*[]byte); ok {
-		return *b
-	}
-	return make([]byte, copyBuffer)
-}
-
-// Put implements httputil.BufferPool.
-func (c *copyBuffers) Put(b []byte) { c.pool.Put(&b) }

@@ -56,6 +56,7 @@ func New(cfg Config, s Server) *Proxy {
 		Rewrite:        d.rewrite,
 		Transport:      transport,
 		FlushInterval:  -1,
+		BufferPool:     &CopyBuffers{},
 		ModifyResponse: d.modifyResponse,
 		ErrorHandler:   d.errorHandler,
 		// Connection errors caused by a sandbox are logged at debug.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"text/tabwriter"
@@ -80,24 +79,7 @@ func (p modelPath) ask(client *http.Client, stream bool) (time.Duration, error) 
 // load sends n requests with so many clients.
 func (p modelPath) load(t *testing.T, n, clients int, stream bool) (first durations) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
-	defer client.CloseIdleConnections()
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for range clients {
-		all.Go(func() {
-			for range n / clients {
-				took, err := p.ask(client, stream)
-				mu.Lock()
-				if first = append(first, took); err != nil {
-					t.Error(err)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	all.Wait()
-	return first
+	return together(t, n, clients, func(c *http.Client) (time.Duration, error) { return p.ask(c, stream) })
 }
 
 // ownCPU is the CPU time of this process, which is client and endpoint.
