@@ -350,8 +350,8 @@ func (n *Node) refreshLeader(r *raft.Raft) {
 	if !n.leaders.refresh(r) {
 		return
 	}
-	n.metrics.LeaderChanges.Inc()
 	if l, _ := n.leaders.get(); l.id != "" {
+		n.metrics.LeaderChanges.Inc()
 		n.logger.Info(
 			"cluster: leader", "peer", peernet.NodeName(l.id), "address", l.address, "term", r.CurrentTerm(),
 		)

@@ -148,6 +148,8 @@ type Report struct {
 	Certificates []Certificate `json:"certificates"`
 	// Services are Nomad and Vault as the node last found them; none with bivouac dev.
 	Services []Service `json:"services"`
+	// BackupInterval is the time between two backups, in seconds; 0 where the node makes none.
+	BackupInterval float64 `json:"backup_interval_seconds"`
 	// Differs lists the settings in which its file differs from the cluster.
 	Differs []string `json:"differs"`
 }
@@ -181,6 +183,9 @@ type Service struct {
 	Sealed bool `json:"sealed"`
 	// Error says why it can't be used, though it may be reachable.
 	Error string `json:"error,omitempty"`
+	// CredentialExpires is when what the node logs in with ends, null if never or not known. It is
+	// Vault's alone.
+	CredentialExpires *time.Time `json:"credential_expires"`
 }
 
 // Report is this node's report, nil without Config.Report.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/vault/api"
@@ -50,6 +51,9 @@ type VaultConfig struct {
 	// that would push it out is refused (ErrFull). A nil function names none.
 	InUse func(path string) int `json:"-"`
 
+	// Replace writes SecretIDFile when the node renews its secret id. Without it the node does not.
+	Replace func(path string, data []byte, mode os.FileMode) error `json:"-"`
+
 	// Logger logs logins; nil is silent. Registerer takes the metrics; nil registers none.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -64,6 +68,9 @@ type Vault struct {
 	cache    *cache
 	metrics  *metrics
 	log      *slog.Logger
+	// secretID is the session's, nil while it is not known. renewals counts its renewals.
+	secretID atomic.Pointer[secretID]
+	renewals *prometheus.CounterVec
 }
 
 // NewVault checks the configuration and reads the CA file. It does not connect.
@@ -82,6 +89,7 @@ func NewVault(cfg VaultConfig) (*Vault, error) {
 		return nil, fmt.Errorf("configuring vault: %w", err)
 	}
 	v.metrics = newMetrics(cfg.Registerer)
+	v.renewals = v.registerSecretID(cfg.Registerer)
 	if _, err := v.newClient(""); err != nil {
 		return nil, fmt.Errorf("configuring vault: %w", err)
 	}

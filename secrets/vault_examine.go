@@ -76,9 +76,32 @@ func (v *Vault) Examine(ctx context.Context, sign string) (found []Check) {
 		add(CheckWarn, "vault.login",
 			"the token can't be renewed: write the AppRole of deploy/vault/bivouac.hcl again, with token_period")
 	}
+	v.examineSecretID(ctx, s, add)
 	v.examinePermissions(ctx, s, sign, add)
 	v.examineMount(ctx, s, add)
 	return found
+}
+
+// secretIDWarning is how long before its end Examine warns of a secret id. Where the node renews it,
+// that is due by then.
+const secretIDWarning = 7 * 24 * time.Hour
+
+// examineSecretID looks when the secret id ends.
+func (v *Vault) examineSecretID(ctx context.Context, s *session, add func(result, subject, format string, args ...any)) {
+	const subject = "vault.secret_id"
+	id, err := v.lookUpSecretID(ctx, s)
+	switch {
+	case err != nil:
+		add(CheckWarn, subject, "when it ends is not known: %s; write deploy/vault/bivouac.hcl again", err)
+	case id.expires.IsZero():
+		add(CheckWarn, subject, "it never ends: set secret_id_ttl of the AppRole and write another into %s",
+			v.cfg.SecretIDFile)
+	case time.Until(id.expires) < secretIDWarning:
+		add(CheckWarn, subject, "it ends on %s: write another into %s (bivouac runbook secret-id)",
+			id.expires.UTC().Format(time.RFC3339), v.cfg.SecretIDFile)
+	default:
+		add(CheckOK, subject, "it ends on %s", id.expires.UTC().Format(time.RFC3339))
+	}
 }
 
 // callCause returns the cause of a call without an answer: the method and URL say nothing more.

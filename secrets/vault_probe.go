@@ -46,10 +46,20 @@ type Status struct {
 	Reachable, Sealed bool
 	// Err says why secrets can't be used: of the probe, else of the login.
 	Err error
+	// SecretIDExpires is when the node's secret id ends, zero if never or not known.
+	SecretIDExpires time.Time
 }
 
 // State returns what this node knows of Vault, without asking.
 func (v *Vault) State() Status {
+	s := v.state()
+	if id := v.secretID.Load(); id != nil {
+		s.SecretIDExpires = id.expires
+	}
+	return s
+}
+
+func (v *Vault) state() Status {
 	probed := v.metrics.probed.Load()
 	if probed == nil {
 		return Status{Err: unavailable("not asked yet")}

@@ -31,6 +31,8 @@ type session struct {
 	login  *api.Secret
 	// files are the AppRole's files as they were before the login, by name.
 	files map[string]os.FileInfo
+	// secretID is what it logged in with; accessor names one that the node made itself.
+	secretID, accessor string
 	// dead is closed, once, by sessions.drop.
 	dead chan struct{}
 }
@@ -148,15 +150,25 @@ func (v *Vault) logIn(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, unavailable("%v", err)
 	}
-	roleID := v.cfg.RoleID
+	secretID, err := readID(v.cfg.SecretIDFile)
+	if err != nil {
+		return nil, err
+	}
+	s, err := v.logInWith(ctx, secretID)
+	if err != nil {
+		return nil, err
+	}
+	s.files = files
+	return s, nil
+}
+
+// logInWith creates a session by a secret id.
+func (v *Vault) logInWith(ctx context.Context, secretID string) (*session, error) {
+	roleID, err := v.cfg.RoleID, error(nil)
 	if v.cfg.RoleIDFile != "" {
 		if roleID, err = readID(v.cfg.RoleIDFile); err != nil {
 			return nil, err
 		}
-	}
-	secretID, err := readID(v.cfg.SecretIDFile)
-	if err != nil {
-		return nil, err
 	}
 	auth, err := approle.NewAppRoleAuth(roleID, &approle.SecretID{FromString: secretID},
 		approle.WithMountPath(v.cfg.AuthMount))
@@ -176,11 +188,11 @@ func (v *Vault) logIn(ctx context.Context) (*session, error) {
 	}
 	client.SetToken(login.Auth.ClientToken)
 	return &session{
-		client: client,
-		kv:     client.KVv2(v.cfg.Mount),
-		login:  login,
-		files:  files,
-		dead:   make(chan struct{}),
+		client:   client,
+		kv:       client.KVv2(v.cfg.Mount),
+		login:    login,
+		secretID: secretID,
+		dead:     make(chan struct{}),
 	}, nil
 }
 
@@ -270,6 +282,8 @@ func (v *Vault) keep(ctx context.Context, s *session) (next *session) {
 	defer func() { watcher.Stop(); <-ended }()
 	look := time.NewTicker(filesPause)
 	defer look.Stop()
+	idDue := time.NewTimer(0)
+	defer idDue.Stop()
 	reason, said := "renewal ended", ""
 	for waiting := true; waiting; {
 		select {
@@ -284,6 +298,12 @@ func (v *Vault) keep(ctx context.Context, s *session) (next *session) {
 				said = err.Error()
 				v.log.Error("keeping the old session in vault: the new role id or secret id was rejected", "error", err)
 			}
+		case <-idDue.C:
+			var wait time.Duration
+			if next, wait = v.tendSecretID(ctx, s); next != nil {
+				reason, waiting = "the secret id was renewed", false
+			}
+			idDue.Reset(wait)
 		case <-s.dead:
 			reason = "vault does not know the token any more"
 			waiting = false

@@ -38,14 +38,7 @@ func (m *Metrics) WatchDisk(ctx context.Context, s *raftstore.Store) {
 
 // look reads the first entry of the log, and the newest snapshot's description.
 func look(s *raftstore.Store) *disk {
-	var now disk
-	if first, err := s.Logs.FirstIndex(); err == nil && first > 0 {
-		var entry raft.Log
-		// Raft may delete the entry in this moment: then the next look finds another.
-		if err := s.Logs.GetLog(first, &entry); err == nil {
-			now.oldest = entry.AppendedAt
-		}
-	}
+	now := disk{oldest: oldestEntry(s.Logs)}
 	if s.Snapshots != nil {
 		if list, err := s.Snapshots.List(); err == nil && len(list) > 0 {
 			now.snapshotBytes, now.snapshotIndex = list[0].Size, list[0].Index
@@ -53,6 +46,26 @@ func look(s *raftstore.Store) *disk {
 		}
 	}
 	return &now
+}
+
+// undatedEntries is how many entries at the begin of a log may have no time: those of a bootstrap
+// have none.
+const undatedEntries = 8
+
+// oldestEntry returns when the first entry with a time was appended.
+func oldestEntry(logs raft.LogStore) time.Time {
+	first, err := logs.FirstIndex()
+	if err != nil || first == 0 {
+		return time.Time{}
+	}
+	for index := first; index < first+undatedEntries; index++ {
+		var entry raft.Log
+		// Raft may delete the entry in this moment: then the next look finds another.
+		if err := logs.GetLog(index, &entry); err == nil && !entry.AppendedAt.IsZero() {
+			return entry.AppendedAt
+		}
+	}
+	return time.Time{}
 }
 
 // snapshotTime returns when a snapshot was begun, zero if its id does not say so. Raft's ids are

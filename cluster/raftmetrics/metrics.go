@@ -80,7 +80,7 @@ func New(states []string, read func() Reading) *Metrics {
 				"newer_term (another node was elected, or leadership was handed over), other.",
 		}, []string{"reason"}),
 		LeaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "bivouac_raft_leader_changes_total", Help: "Changes of the leader this node knows, losses included.",
+			Name: "bivouac_raft_leader_changes_total", Help: "Times that this node learned of another leader.",
 		}),
 		proposeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "bivouac_raft_propose_duration_seconds",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
@@ -107,7 +108,7 @@ func newApp(p parts) (_ *app, err error) {
 			err = errors.Join(err, a.close())
 		}
 	}()
-	self := &selfReport{data: p.cluster.DataDir, backup: p.backup.Dir, services: p.services, view: store.View}
+	self := &selfReport{data: p.cluster.DataDir, backup: p.backup, services: p.services, view: store.View}
 	p.cluster.Logger, p.cluster.Registerer, p.cluster.Report = log, p.registry, self.report
 	if p.observer != nil {
 		p.cluster.Observe = p.observer.observe
@@ -314,9 +315,14 @@ func (a *app) closeNode() error {
 
 // newBackups makes the backup runner, nil if no backups are configured.
 func newBackups(p parts, node *cluster.Node, log *slog.Logger) *backup.Runner {
+	interval := promauto.With(p.registry).NewGauge(prometheus.GaugeOpts{
+		Name: "bivouac_backup_interval_seconds",
+		Help: "Time between two backups while this node leads, by its file; 0 where it makes none.",
+	})
 	if p.backup.Dir == "" {
 		return nil
 	}
+	interval.Set(p.backup.Interval.Seconds())
 	p.backup.Node, p.backup.Version = p.cluster.NodeName, readBuildInfo().Version
 	p.backup.Logger, p.backup.Registerer = log, p.registry
 	return backup.New(p.backup, node)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -64,4 +65,38 @@ func TestServer_MakesBackups(t *testing.T) {
 	if again := report(s.nodes[next].caller); again.Newest != first.Newest {
 		t.Errorf("%+v, then %+v", first.Newest, again.Newest)
 	}
+}
+
+// TestServer_SaysThatBackupsFail: a file where the leader's folder was keeps it from making backups.
+// Both commands say so before the next backup is due, and when it fails.
+func TestServer_SaysThatBackupsFail(t *testing.T) {
+	t.Parallel()
+	s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t),
+		more: "backup {\n  dir = \"backups\"\n  interval = \"10s\"\n}\n"})
+	s.up(t, 0, 1, 2)
+	flags := []string{"--address", s.nodes[0].base, "--api-key-file", s.keyFile}
+	says := func(want string, command ...string) {
+		t.Helper()
+		eventually(t, fmt.Sprint(command, " says ", want), func() error {
+			if _, out, _ := runCommand(t, nil, append(command, flags...)...); !strings.Contains(out, want) {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	leader := s.nodes[s.leader(t)]
+	dir := filepath.Join(s.dir, leader.name, "backups")
+	eventually(t, "the first backup", func() error {
+		if files, _ := filepath.Glob(filepath.Join(dir, "*.snap")); len(files) == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	says(leader.name+": no backup can be written: write "+dir+": not a directory", "status")
+	says("fail  node "+leader.name+" disk: backup: write "+dir+": not a directory", "operator", "doctor")
+	says("the last backup failed, on "+leader.name+" at ", "status")
+	says("warn  cluster.state: the last backup failed, on "+leader.name+" at ", "operator", "doctor")
 }

@@ -239,6 +239,7 @@ func (i *inspection) cluster(f *clusterFacts) {
 	}
 	var wrong, notice said
 	judgeState(f.Status, &wrong, &notice)
+	f.judgeBackups(i.now, &wrong, &notice)
 	f.judgeVersions(&notice)
 	for _, line := range slices.Concat(wrong.lines(), notice.lines()) {
 		i.add(checkWarn, "cluster.state", "%s", line)
@@ -294,6 +295,9 @@ func (i *inspection) member(m cluster.Member) {
 		i.expiry(at+" certificate", c.Name, c.Expires)
 	}
 	for _, s := range r.Services {
+		if end := s.CredentialExpires; end != nil && end.Sub(i.now) < secretIDWarning {
+			i.add(checkWarn, at+" "+s.Name, "its secret id ends on %s (bivouac runbook secret-id)", formatTime(*end))
+		}
 		switch {
 		case s.Sealed:
 			i.add(checkFail, at+" "+s.Name, "sealed: unseal it")

@@ -45,13 +45,13 @@ func ownedByCaller(dir string) error {
 	if int(st.Uid) == os.Geteuid() {
 		return nil
 	}
-	owner := "#" + strconv.Itoa(int(st.Uid)) // the notation of sudo -u
+	owner := strconv.Itoa(int(st.Uid))
 	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
 		owner = u.Username
 	}
 	return fmt.Errorf(
 		"nothing was done: %s belongs to the user %s, who could not read what this user writes there; "+
-			"say: sudo -u %s bivouac ...",
+			"say: runuser -u %s -- bivouac ...",
 		dir,
 		owner,
 		owner,

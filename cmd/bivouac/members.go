@@ -25,7 +25,8 @@ func (p *program) membersCommand(use string) *cobra.Command {
 		Short: "Show the members of the cluster, and how they are",
 		Long: `Show the members of the cluster. Each is asked how it is; one that does not answer
 within a second says why. LAG is how many log entries a member lacks, CONTACT how
-long ago the leader heard it, CERT the days left of its first certificate to end.
+long ago the leader heard it, CERT the days left of its first certificate to end, SECRET ID
+those of its secret id in Vault.
 A newcomer beside a voter that is silent stays a
 nonvoter until that answers, is removed or replaced, or was silent for dead_after.
 See "bivouac runbook members".`,
@@ -67,14 +68,16 @@ func printMembers(w io.Writer, members []cluster.Member) error {
 		if m.Error != "" {
 			state = "silent"
 		}
-		cert := ""
+		cert, secretID := "", ""
 		if m.Report != nil {
-			cert = certificateText(m.Report.Certificates)
+			cert, secretID = certificateText(m.Report.Certificates), secretIDText(m.Report, time.Now())
 		}
-		rows[i] = []string{m.Name, m.Role, state, contact, lag, version, cert, m.Address, m.ID}
+		rows[i] = []string{m.Name, m.Role, state, contact, lag, version, cert, secretID, m.Address, m.ID}
 	}
-	if err := printTable(w, []string{"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "CERT", "PEER ADDRESS", "ID"},
-		rows); err != nil {
+	heading := []string{
+		"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "CERT", "SECRET ID", "PEER ADDRESS", "ID",
+	}
+	if err := printTable(w, heading, rows); err != nil {
 		return err
 	}
 	for _, m := range members {

@@ -47,6 +47,7 @@ func freshMetrics(t *testing.T) []metric {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Peer.PKIMount, cfg.Peer.PKIRole = "pki", "n1" // the node renews its certificate
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,8 @@ node: take the ` + "`max`" + `, not the ` + "`sum`" + `. Only the leader runs th
 leader stand still.
 
 Metrics of Nomad, of the secret store and of hashicorp/raft are those of ` + "`bivouac server`" + `; those of
-backups exist where ` + "`backup { dir }`" + ` is set. Metrics that begin with ` + "`go_`" +
+backups, but their interval, exist where ` + "`backup { dir }`" + ` is set, and those of renewals where the
+node renews its certificate itself. Metrics that begin with ` + "`go_`" +
 	` and ` + "`process_`" + ` are the Go
 client library's.
 

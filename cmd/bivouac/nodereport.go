@@ -3,10 +3,16 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
+	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/backup"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/nomad"
 	"bivouac.dev/bivouac/secrets"
@@ -17,12 +23,13 @@ const reportRoomTimeout = 300 * time.Millisecond
 
 // selfReport makes what a node says of itself. newApp fills it before the node runs.
 type selfReport struct {
-	// data and backup are directories; backup may be empty.
-	data, backup string
-	services     func() []cluster.Service
-	view         func() *fsm.View
-	dates        *certificates
-	differs      func(*fsm.View) []string
+	// data is a directory; backup has another, or none.
+	data     string
+	backup   backup.Config
+	services func() []cluster.Service
+	view     func() *fsm.View
+	dates    *certificates
+	differs  func(*fsm.View) []string
 }
 
 // report implements cluster.Config.Report.
@@ -31,6 +38,9 @@ func (r *selfReport) report() cluster.Report {
 	made := cluster.Report{
 		Version: b.Version, Disks: r.disks(), Certificates: r.dates.list(time.Now()),
 		Services: []cluster.Service{}, Differs: append([]string{}, r.differs(r.view())...),
+	}
+	if r.backup.Dir != "" {
+		made.BackupInterval = r.backup.Interval.Seconds()
 	}
 	if r.services != nil {
 		made.Services = r.services()
@@ -45,14 +55,36 @@ func (r *selfReport) disks() []cluster.Disk {
 		if !ok {
 			return cluster.Disk{Name: name, Error: "its file system does not answer"}
 		}
+		if err := writable(dir); name == cluster.DiskBackup && err != nil {
+			return cluster.Disk{Name: name, Error: err.Error()}
+		}
 		return cluster.Disk{Name: name, Free: int64(fs.Bavail) * fs.Bsize, Size: int64(fs.Blocks) * fs.Bsize}
 	}
-	if r.backup == "" {
+	if r.backup.Dir == "" {
 		return []cluster.Disk{ask(cluster.DiskData, r.data)}
 	}
 	second := make(chan cluster.Disk, 1)
-	go func() { second <- ask(cluster.DiskBackup, r.backup) }()
+	go func() { second <- ask(cluster.DiskBackup, r.backup.Dir) }()
 	return []cluster.Disk{ask(cluster.DiskData, r.data), <-second}
+}
+
+// writable says why nothing can be written in a directory. The next write may make one that is
+// missing, but not its parent.
+func writable(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		dir = filepath.Dir(dir)
+		info, err = os.Stat(dir)
+	}
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "write", Path: dir, Err: unix.ENOTDIR}
+	}
+	if err == nil {
+		if bad := unix.Access(dir, unix.W_OK|unix.X_OK); bad != nil {
+			err = &fs.PathError{Op: "write", Path: dir, Err: bad}
+		}
+	}
+	return err
 }
 
 // list returns the certificates with the days left at now.
@@ -72,6 +104,9 @@ func servicesOf(runner *nomad.Runner, vault *secrets.Vault) []cluster.Service {
 		n.Reachable, n.Error = false, callText(err)
 	}
 	s := cluster.Service{Name: cluster.ServiceVault, Reachable: v.Reachable, Sealed: v.Sealed}
+	if !v.SecretIDExpires.IsZero() {
+		s.CredentialExpires = new(v.SecretIDExpires.UTC())
+	}
 	if v.Err != nil {
 		s.Error = callText(v.Err)
 	}

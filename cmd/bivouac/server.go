@@ -20,6 +20,7 @@ import (
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/durable"
 	"bivouac.dev/bivouac/scheduler/nomad"
 	"bivouac.dev/bivouac/secrets"
 )
@@ -224,7 +225,7 @@ func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) sec
 		Address: v.Address, CAFile: v.CAFile, Namespace: v.Namespace, AuthMount: v.AuthMount,
 		RoleID: v.RoleID, RoleIDFile: v.RoleIDFile, SecretIDFile: v.SecretIDFile,
 		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace,
-		Retention: v.SecretRetention, Logger: log, Registerer: registry,
+		Replace: durable.Replace, Retention: v.SecretRetention, Logger: log, Registerer: registry,
 	}
 }
 

@@ -67,8 +67,35 @@ func (i *inspection) all(c Config, configFile string) {
 	i.vault(c.Vault)
 	i.limits(c.Limits)
 	i.proxies(c.Limits.TrustedProxies)
+	i.backups(c)
 	if c.Metrics != "" { // without a warning: metrics have numbers and no secrets
 		i.add(checkOK, "metrics.address", "%s", c.Metrics)
+	}
+}
+
+// backups looks at the directory of backups. What is wrong with it keeps no node from starting.
+func (i *inspection) backups(c Config) {
+	const subject = "backup.dir"
+	worst := checkWarn
+	if i.endedFails {
+		worst = checkFail
+	}
+	dir := c.Backup.Dir
+	err := error(nil)
+	if dir != "" {
+		err = writable(dir)
+	}
+	switch inside, bad := filepath.Rel(c.DataDir, dir); {
+	case dir == "" && i.endedFails:
+		i.add(checkWarn, subject, "not set: this node makes no backups while it leads (bivouac runbook backup)")
+	case dir == "":
+	case err != nil:
+		i.add(worst, subject, "no backup can be written: %s (bivouac runbook backup)", err)
+	case bad == nil && filepath.IsLocal(inside):
+		i.add(checkWarn, subject, "%s is inside data_dir, which a repair moves or removes: "+
+			"take a directory outside (bivouac runbook backup)", dir)
+	default:
+		i.add(checkOK, subject, "%s", dir)
 	}
 }
 
@@ -216,6 +243,11 @@ func (i *inspection) dataDir(path string) {
 	case info.Mode().Perm()&0o007 != 0:
 		i.add(checkWarn, "data_dir", "%s has mode %04o: others can read the state; chmod 700", path, info.Mode().Perm())
 	default:
+		if fs, ok := roomOf(path, roomTimeout); ok && int64(fs.Bavail)*fs.Bsize < roomFail {
+			i.add(checkWarn, "data_dir", "%s: %s are left: the node stops when it is full; make room (bivouac runbook disk)",
+				path, sizeText(int64(fs.Bavail)*fs.Bsize))
+			return
+		}
 		i.add(checkOK, "data_dir", "%s", path)
 	}
 }

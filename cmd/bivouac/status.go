@@ -38,7 +38,8 @@ It answers without a leader too.
 
 LAG is how many log entries a node lacks, CONTACT how long ago the leader heard it,
 CLOCK by how much its clock is ahead, DISK what is left on its fullest file system,
-CERT the days left of its first certificate to end.
+CERT the days left of its first certificate to end, SECRET ID those of its
+secret id in Vault.
 
 The exit code is 0 when nothing is wrong, 1 when the node can't be asked or refuses, and 2
 when something is wrong. A notice does not change it. With --watch the picture is

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +62,7 @@ func (s *clusterStatus) judge() {
 		judgeMember(m, &wrong, &notice)
 	}
 	judgeState(s.Status, &wrong, &notice)
+	s.judgeBackups(time.Now(), &wrong, &notice)
 	s.Problems, s.Notices = wrong.lines(), notice.lines()
 	s.Healthy = len(s.Problems) == 0
 }
@@ -127,6 +129,8 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 	}
 	for _, d := range r.Disks {
 		switch {
+		case d.Error != "" && d.Name == cluster.DiskBackup:
+			wrong.add(m.Name, "no backup can be written: %s (bivouac runbook backup)", d.Error)
 		case d.Error != "":
 			wrong.add(m.Name, "the %s directory: %s (bivouac runbook disk)", d.Name, d.Error)
 		case float64(d.Free) < roomShare*float64(d.Size) || d.Name == cluster.DiskData && d.Free < roomLeast:
@@ -143,23 +147,70 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 				formatTime(c.Expires), c.DaysLeft)
 		}
 	}
-	judgeServices(m.Name, r, wrong)
+	judgeServices(m.Name, r, time.Now(), wrong)
 	for _, d := range r.Differs {
 		notice.add(m.Name, "the file differs from what is in force: %s", d)
 	}
 }
 
-func judgeServices(node string, r *cluster.Report, wrong *said) {
+// secretIDWarning is how long before its end a secret id is warned of; BivouacSecretIDExpires has it
+// too.
+const secretIDWarning = 7 * day
+
+func judgeServices(node string, r *cluster.Report, now time.Time, wrong *said) {
 	for _, s := range r.Services {
+		if end := s.CredentialExpires; end != nil && end.Sub(now) < secretIDWarning {
+			wrong.add(node, "its secret id in Vault ends on %s: the next start after that can't log in "+
+				"(bivouac runbook secret-id)", formatTime(*end))
+		}
 		name := strings.ToUpper(s.Name[:1]) + s.Name[1:]
 		switch {
 		case s.Sealed:
-			wrong.add(node, "%s is sealed: unseal it", name)
+			wrong.add(node, "%s is sealed: unseal it (bivouac runbook vault-sealed)", name)
 		case !s.Reachable:
 			wrong.add(node, "%s can't be reached: %s", name, s.Error)
 		case s.Error != "":
 			wrong.add(node, "%s refuses this node: %s", name, s.Error)
 		}
+	}
+}
+
+// backupsMissed is how many intervals the newest backup may be old; BivouacBackupTooOld has it too.
+const backupsMissed = 3
+
+// judgeBackups judges whether nodes make backups, and the newest. With `bivouac dev`, where there is
+// no Nomad and no Vault, none are expected.
+func (s *clusterStatus) judgeBackups(now time.Time, wrong, notice *said) {
+	var interval float64
+	var without []string
+	for _, m := range s.Members {
+		switch r := m.Report; {
+		case r == nil || len(r.Services) == 0:
+		case slices.ContainsFunc(r.Disks, func(d cluster.Disk) bool { return d.Name == cluster.DiskBackup }):
+			interval = max(interval, r.BackupInterval)
+		default:
+			without = append(without, m.Name)
+		}
+	}
+	if interval == 0 {
+		if len(without) > 0 {
+			notice.add("", "no node makes backups: set backup { dir } (bivouac runbook backup)")
+		}
+		return
+	}
+	for _, name := range without {
+		notice.add(name, "makes no backups while it leads: set backup { dir } (bivouac runbook backup)")
+	}
+	every, b := time.Duration(interval*float64(time.Second)), s.Status.Backup
+	switch age := now.Sub(b.Time); {
+	case b.Failure != "":
+		wrong.add("", "the last backup failed, on %s at %s: %s (bivouac runbook backup)", b.FailedNode,
+			formatTime(b.FailedTime), b.Failure)
+	case b.File == "":
+		notice.add("", "there is no backup yet")
+	case age > backupsMissed*every:
+		wrong.add("", "the newest backup is %s old, and one is due every %s (bivouac runbook backup)",
+			age.Round(time.Second), every)
 	}
 }
 

@@ -36,6 +36,7 @@ func (s clusterStatus) print(w io.Writer, now time.Time) error {
 		"CLOCK",
 		"DISK",
 		"CERT",
+		"SECRET ID",
 		"NOMAD",
 		"VAULT",
 	}
@@ -89,10 +90,11 @@ func statusRow(m cluster.Member) []string {
 	if m.LastContact != nil {
 		contact = milliseconds(*m.LastContact).Round(100 * time.Millisecond).String()
 	}
-	row := []string{m.Name, m.Role, state, "", protocol, lag, contact, clockText(m), "", "", "", ""}
+	row := []string{m.Name, m.Role, state, "", protocol, lag, contact, clockText(m), "", "", "", "", ""}
 	if r := m.Report; r != nil {
 		row[3], row[8], row[9] = r.Version, diskText(r.Disks), certificateText(r.Certificates)
-		row[10], row[11] = serviceText(r, cluster.ServiceNomad), serviceText(r, cluster.ServiceVault)
+		row[10] = secretIDText(r, time.Now())
+		row[11], row[12] = serviceText(r, cluster.ServiceNomad), serviceText(r, cluster.ServiceVault)
 	}
 	return row
 }
@@ -153,6 +155,18 @@ func certificateText(list []cluster.Certificate) string {
 		return "expired"
 	}
 	return strconv.Itoa(first.DaysLeft) + "d"
+}
+
+// secretIDText is the days left of the secret id in Vault.
+func secretIDText(r *cluster.Report, now time.Time) string {
+	for _, s := range r.Services {
+		if end := s.CredentialExpires; end != nil && end.After(now) {
+			return strconv.Itoa(daysLeft(*end, now)) + "d"
+		} else if end != nil {
+			return "expired"
+		}
+	}
+	return ""
 }
 
 // serviceText is Nomad or Vault as a node sees it.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -34,6 +36,7 @@ func healthyStatus() clusterStatus {
 		KnownVersion:    6,
 	}
 	s.Status.Ready, s.Status.Sandboxes = true, map[string]int{"RUNNING": 2}
+	s.Status.Backup = fsm.Backup{File: "a.snap", Node: "n1", Time: time.Now()}
 	for i := range 3 {
 		name := fmt.Sprintf("n%d", i+1)
 		role := cluster.RoleVoter
@@ -50,7 +53,9 @@ func healthyStatus() clusterStatus {
 			KnownVersion: 6, AppliedIndex: 90, Lag: new(uint64(0)), LastContact: new(int64(40)), ClockAhead: new(int64(3)),
 			ClockError: new(int64(5)),
 			Report: &cluster.Report{
-				Version: "v1", Ready: true, Disks: []cluster.Disk{{Name: cluster.DiskData, Free: 50e9, Size: 100e9}},
+				Version: "v1", Ready: true, BackupInterval: 3600, Disks: []cluster.Disk{
+					{Name: cluster.DiskData, Free: 50e9, Size: 100e9}, {Name: cluster.DiskBackup, Free: 50e9, Size: 100e9},
+				},
 				Certificates: []cluster.Certificate{
 					{Name: "peer", DaysLeft: 25},
 					{Name: "peer_ca", DaysLeft: 3000, Expires: time.Now().Add(3000 * day)},
@@ -90,6 +95,12 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 			"n3: Vault refuses this node: secret id",
 			"",
 		},
+		{"a secret id", func(s *clusterStatus) {
+			s.Members[2].Report.Services[1].CredentialExpires = new(time.Now().Add(6 * day))
+		}, "n3: its secret id in Vault ends on ", ""},
+		{"a secret id of 30 days", func(s *clusterStatus) {
+			s.Members[2].Report.Services[1].CredentialExpires = new(time.Now().Add(30 * day))
+		}, "", ""},
 		{
 			"expired",
 			func(s *clusterStatus) { s.Members[0].Report.Certificates[0].DaysLeft = -1 },
@@ -165,6 +176,27 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 			"",
 			"not isolated from their machine: raw",
 		},
+		{"no backups", func(s *clusterStatus) {
+			for _, m := range s.Members {
+				m.Report.Disks, m.Report.BackupInterval = m.Report.Disks[:1], 0
+			}
+		}, "", "no node makes backups: set backup { dir }"},
+		{"a node without backups", func(s *clusterStatus) {
+			s.Members[1].Report.Disks = s.Members[1].Report.Disks[:1]
+		}, "", "n2: makes no backups while it leads"},
+		{"an old backup", func(s *clusterStatus) {
+			s.Status.Backup.Time = time.Now().Add(-4 * time.Hour)
+		}, "the newest backup is 4h0m0s old, and one is due every 1h0m0s", ""},
+		{"an old backup by its interval", func(s *clusterStatus) {
+			s.Status.Backup.Time, s.Members[0].Report.BackupInterval = time.Now().Add(-4*time.Hour), 24*3600
+		}, "", ""},
+		{"the backup fails", func(s *clusterStatus) {
+			s.Status.Backup.Failure, s.Status.Backup.FailedNode = "permission denied", "n3"
+		}, "the last backup failed, on n3 at ", ""},
+		{"no place for backups", func(s *clusterStatus) {
+			s.Members[0].Report.Disks[1].Error = "write /b: permission denied"
+		}, "n1: no backup can be written: write /b: permission denied (bivouac runbook backup)", ""},
+		{"first backup", func(s *clusterStatus) { s.Status.Backup = fsm.Backup{} }, "", "there is no backup yet"},
 		{"error", func(s *clusterStatus) { s.Status.Sandboxes["ERROR"] = 4 }, "", "4 sandboxes are in ERROR"},
 		{"a silent nonvoter", func(s *clusterStatus) {
 			s.Members[2].Voter, s.Members[2].Error, s.Members[2].Report = false, "refused", nil
@@ -189,6 +221,26 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 		})
+	}
+}
+
+// The days of the secret id are a column of both tables.
+func TestStatus_ShowsTheDaysOfSecretIDs(t *testing.T) {
+	t.Parallel()
+	s := healthyStatus()
+	for i, left := range []time.Duration{12*day + time.Hour, -time.Hour} {
+		s.Members[i].Report.Services[1].CredentialExpires = new(time.Now().Add(left))
+	}
+	var status, members strings.Builder
+	if err := errors.Join(s.print(&status, time.Now()), printMembers(&members, s.Members)); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{status.String(), members.String()} {
+		for _, part := range []string{"SECRET ID", "12d", "expired"} {
+			if !strings.Contains(table, part) {
+				t.Errorf("no %q in\n%s", part, table)
+			}
+		}
 	}
 }
 

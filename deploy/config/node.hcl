@@ -97,8 +97,8 @@ nomad {
 # policy of deploy/vault/bivouac.hcl.
 vault {
   address        = "https://vault.example.org:8200"
-  role_id_file   = "/etc/bivouac/vault-role-id"
-  secret_id_file = "/etc/bivouac/vault-secret-id"
+  role_id_file   = "/etc/bivouac/vault/role-id"
+  secret_id_file = "/etc/bivouac/vault/secret-id"
   # mount   = "secret"
   # prefix  = "bivouac" # a cluster that shares the mount needs its own
   # ca_file = "/etc/bivouac/vault-ca.pem"

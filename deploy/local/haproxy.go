@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -110,6 +111,10 @@ func haproxyConfig(text string, port, secure int, o HAProxyOptions) []byte {
 			line = fmt.Sprintf("  bind 127.0.0.1:%d ssl crt %s alpn h2,http/1.1\n", secure, o.Certificate)
 		case strings.HasPrefix(trimmed, "#default-server ssl ") && o.Authority != "":
 			line = fmt.Sprintf("  default-server ssl verify required ca-file %s\n", o.Authority)
+		case strings.HasPrefix(trimmed, "user "), strings.HasPrefix(trimmed, "group "):
+			continue // it runs as whoever starts it
+		case strings.HasPrefix(trimmed, "stats socket "):
+			line = strings.Replace(line, "/run/haproxy/admin.sock", filepath.Join(o.Dir, "admin.sock"), 1)
 		case strings.HasPrefix(trimmed, "backend "):
 			node = 0
 		case strings.HasPrefix(trimmed, "server "):

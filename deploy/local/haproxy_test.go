@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -90,6 +91,44 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestHAProxy_ShippedFileIsObserved: as shipped it logs a request and has a socket for operators.
+func TestHAProxy_ShippedFileIsObserved(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy", "haproxy is not installed")
+	}
+	dir := t.TempDir()
+	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: dir, Nodes: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	resp, err := http.Get(h.Address + "/api/v1/sandboxes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	eventually(t, "the request's line", func() error {
+		text, err := os.ReadFile(h.Log)
+		if err == nil && !strings.Contains(string(text), "GET /api/v1/sandboxes HTTP/1.1") {
+			err = errorf("the log is %q", text)
+		}
+		return err
+	})
+	conn, err := net.Dial("unix", filepath.Join(dir, "admin.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("show servers state\n")); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), "write 1 node-1") &&
+		!strings.Contains(string(answer), " node-1 ") {
+		t.Errorf("%v: %q", err, answer)
+	}
 }
 
 // TestHAProxy_ShippedFileIsValid: as it stands, with its example addresses.

@@ -13,10 +13,11 @@
 #   vault write -f -field=secret_id auth/approle/role/bivouac/secret-id   # one for each node
 #
 # A secret id that is copied is of use for 30 days, and only from the nodes' network.
-# Write a new one to each node's secret_id_file before, by a timer: it is read at
-# every login, without a restart. A node that runs renews its token and needs none;
-# one that starts with a secret id that has ended can't log in. Each login is one
-# use: a bound on uses would lock out a node that restarts often.
+# A node with an AppRole of its own renews it where secret-id.hcl lets it. Else write a
+# new one to its secret_id_file before: it is read at once, without a restart. A node
+# that runs renews its token and needs none; one that starts with a secret id that has
+# ended can't log in. Each login is one use: a bound on uses would lock out a node that
+# restarts often.
 #
 # A node that has Vault's PKI renew its certificate needs pki.hcl too.
 #
@@ -72,4 +73,10 @@ path "MOUNT/metadata/NOMAD_NAMESPACE/" {
 # nodes look and say so.
 path "MOUNT/config" {
   capabilities = ["read"]
+}
+
+# When the node's secret id ends. Whoever asks must have it already. Where AppRole is
+# mounted elsewhere (vault { auth_mount }), that mount.
+path "auth/approle/role/+/secret-id/lookup" {
+  capabilities = ["update"]
 }

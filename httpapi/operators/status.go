@@ -45,6 +45,7 @@ func (s *Server) Status(c *request.Call) (response.Response, error) {
 		}
 	}
 	b.Sandboxes, b.Drains = sandboxStates(v), newStatusDrains(v)
+	b.Backup = v.Backup()
 	if s.cfg.Report != nil {
 		b.Report = s.cfg.Report()
 	}

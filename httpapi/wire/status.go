@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // Status is the response of GET /api/v1/operator/status: the cluster as this node sees it,
@@ -25,6 +26,8 @@ type Status struct {
 	Drains []DrainingClient `json:"drains"`
 	// Sandboxes counts the sandboxes of the state by their own, DELETING ones included.
 	Sandboxes map[string]int `json:"sandboxes"`
+	// Backup records the backups that leaders made, zero without one.
+	Backup fsm.Backup `json:"backup"`
 	// Report is the node's own. It is null where it makes none.
 	Report *cluster.Report `json:"report"`
 }

@@ -21,7 +21,7 @@ var foreign = []string{
 // shellWords start a code span that is a command line, not a message.
 var shellWords = []string{
 	"bivouac", "nomad", "vault", "systemctl", "journalctl", "ls", "df", "cat", "cp", "mv", "tar", "chown", "sha256sum",
-	"openssl", "dmesg", "smartctl", "sudo", "POST", "iostat", "du",
+	"openssl", "dmesg", "smartctl", "runuser", "promtool", "POST", "iostat", "du",
 }
 
 var (

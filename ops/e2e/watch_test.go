@@ -127,7 +127,7 @@ func TestWatch(t *testing.T) {
 	f.Nodes[2].AwaitSandbox(t, *task.SandboxID, "RUNNING")
 	f.Nodes[1].Change(t, *task.SandboxID, "pause")
 	f.Nodes[0].AwaitSandbox(t, *task.SandboxID, "PAUSED")
-	for _, p := range watch.PanelQueries("10s") {
+	for _, p := range watch.PanelQueries("10s", testcluster.Scraped) {
 		var shown string
 		testcluster.Eventually(t, "the panel "+p.Where+" shows something: "+p.Expr, func() error {
 			n, value, err := w.query(p.Expr)

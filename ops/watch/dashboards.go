@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -63,6 +64,29 @@ func quantile(q float64, by, series string) string {
 	return fmt.Sprintf("histogram_quantile(%g, sum by (%sle) (rate(%s[$__rate_interval])))", q, by, series)
 }
 
+// The variables of every page: one cluster, and its nodes.
+const (
+	clusterLabel = `cluster="$cluster"`
+	nodeLabels   = job + `,` + clusterLabel + `,instance=~"$node"`
+)
+
+// selected adds the page's variables to each series of an expression. What a rule recorded for a
+// cluster has no node.
+func selected(expr string) string {
+	series := regexp.MustCompile(`\b(cluster[a-z_]*:bivouac[a-z0-9_:]*|bivouac_\w+|process_\w+|go_\w+|up)\b(\{[^}]*\})?`)
+	return series.ReplaceAllStringFunc(expr, func(s string) string {
+		name, own, _ := strings.Cut(strings.TrimSuffix(s, "}"), "{")
+		labels := nodeLabels
+		if strings.HasPrefix(name, "cluster") {
+			labels = clusterLabel
+		}
+		if own = strings.TrimPrefix(own, job); own != "" {
+			labels += "," + strings.TrimPrefix(own, ",")
+		}
+		return name + "{" + labels + "}"
+	})
+}
+
 // The shape of Grafana's JSON, as far as these dashboards need it.
 type (
 	grafanaDashboard struct {
@@ -82,10 +106,15 @@ type (
 		List []grafanaVariable `json:"list"`
 	}
 	grafanaVariable struct {
-		Name  string `json:"name"`
-		Label string `json:"label"`
-		Type  string `json:"type"`
-		Query string `json:"query"`
+		Name       string         `json:"name"`
+		Label      string         `json:"label"`
+		Type       string         `json:"type"`
+		Query      string         `json:"query"`
+		Datasource *grafanaSource `json:"datasource,omitempty"`
+		Refresh    int            `json:"refresh,omitempty"`
+		Multi      bool           `json:"multi,omitempty"`
+		IncludeAll bool           `json:"includeAll,omitempty"`
+		AllValue   string         `json:"allValue,omitempty"`
 	}
 	grafanaSource struct {
 		Type string `json:"type"`
@@ -122,6 +151,23 @@ const (
 	statHeight  = 4
 )
 
+// variables are those of every page. Where no scrape sets the label cluster it is empty, and selects
+// what has none. refresh is at each load, and at each change of the time.
+func variables(source grafanaSource) []grafanaVariable {
+	const onLoad, onTime = 1, 2
+	return []grafanaVariable{
+		{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"},
+		{
+			Name: "cluster", Label: "Cluster", Type: "query", Query: `label_values(up{` + job + `}, cluster)`,
+			Datasource: &source, Refresh: onLoad,
+		},
+		{
+			Name: "node", Label: "Node", Type: "query", Query: `label_values(up{` + job + `,` + clusterLabel + `}, instance)`,
+			Datasource: &source, Refresh: onTime, Multi: true, IncludeAll: true, AllValue: ".*",
+		},
+	}
+}
+
 // render writes a dashboard as Grafana's JSON.
 func (d Dashboard) render() ([]byte, error) {
 	source := grafanaSource{Type: "prometheus", UID: "${datasource}"}
@@ -129,7 +175,7 @@ func (d Dashboard) render() ([]byte, error) {
 		UID: "bivouac-" + d.Name, Title: "Bivouac: " + d.Title, Tags: []string{"bivouac"}, Timezone: "browser",
 		Editable: true, SchemaVersion: 39, Version: 1, Refresh: "30s", Time: map[string]string{"from": "now-3h", "to": "now"},
 		Templating: grafanaVariables{
-			List: []grafanaVariable{{Name: "datasource", Label: "Prometheus", Type: "datasource", Query: "prometheus"}},
+			List: variables(source),
 		},
 	}
 	id, y := 0, 0
@@ -159,7 +205,7 @@ func (d Dashboard) render() ([]byte, error) {
 			}
 			for i, q := range p.Queries {
 				panel.Targets = append(panel.Targets,
-					grafanaTarget{RefID: string(rune('A' + i)), Datasource: source, Expr: q.Expr, LegendFormat: q.Legend})
+					grafanaTarget{RefID: string(rune('A' + i)), Datasource: source, Expr: selected(q.Expr), LegendFormat: q.Legend})
 			}
 			page.Panels = append(page.Panels, panel)
 			x, high = x+w, max(high, h)

@@ -15,15 +15,17 @@ func Dashboards() []Dashboard {
 // PanelQuery is one query of a panel, ready for Prometheus.
 type PanelQuery struct{ Where, Expr string }
 
-// PanelQueries returns the queries of all panels. interval stands for $__rate_interval.
-func PanelQueries(interval string) (list []PanelQuery) {
+// PanelQueries returns the queries of all panels. interval stands for $__rate_interval, cluster for
+// the chosen one.
+func PanelQueries(interval, cluster string) (list []PanelQuery) {
 	for _, d := range Dashboards() {
 		for _, row := range d.Rows {
 			for _, p := range row.Panels {
 				for i, q := range p.Queries {
 					list = append(list, PanelQuery{
 						Where: fmt.Sprintf("%s: %s (%c)", d.Name, p.Title, 'A'+i),
-						Expr:  strings.ReplaceAll(q.Expr, "$__rate_interval", interval),
+						Expr: strings.NewReplacer("$__rate_interval", interval, "$cluster", cluster, "$node", ".*").
+							Replace(selected(q.Expr)),
 					})
 				}
 			}
@@ -45,15 +47,17 @@ func oncallPage() Dashboard {
 			number("Newest backup", seconds, Query{`min(bivouac_backup_age_seconds)`, ""}),
 			number("First certificate ends in", seconds,
 				Query{`min(bivouac_certificate_expiry_timestamp_seconds) - time()`, ""}),
+			number("First secret id ends in", seconds,
+				Query{`min(bivouac_secret_store_secret_id_expiry_timestamp_seconds) - time()`, ""}),
 			number("Least room on a disk", ratio, Query{`min(bivouac_disk_free_bytes / bivouac_disk_size_bytes)`, ""}),
 			number("Oldest wish not yet true", seconds, Query{`max(bivouac_sandboxes_unconverged_oldest_seconds)`, ""}),
 			number("Orphans", count, Query{`sum(max by (kind, reason) (bivouac_orphans))`, ""}),
 		}},
 		{"Objective: 99.9 % of requests are good", []Panel{
 			graph("Bad requests, 5 minutes and 1 hour", ratio,
-				Query{`job:bivouac_slo_errors:ratio_rate5m`, "5m"}, Query{`job:bivouac_slo_errors:ratio_rate1h`, "1h"}),
+				Query{`cluster:bivouac_slo_errors:ratio_rate5m`, "5m"}, Query{`cluster:bivouac_slo_errors:ratio_rate1h`, "1h"}),
 			graph("Bad requests, 6 hours and 3 days", ratio,
-				Query{`job:bivouac_slo_errors:ratio_rate6h`, "6h"}, Query{`job:bivouac_slo_errors:ratio_rate3d`, "3d"}),
+				Query{`cluster:bivouac_slo_errors:ratio_rate6h`, "6h"}, Query{`cluster:bivouac_slo_errors:ratio_rate3d`, "3d"}),
 			graph("Requests that count", perSec,
 				Query{`sum(rate(bivouac_slo_requests_total[$__rate_interval]))`, "all"},
 				Query{`sum(rate(bivouac_slo_good_requests_total[$__rate_interval]))`, "good"},
@@ -156,7 +160,7 @@ func apiPage() Dashboard {
 			graph("By node", perSec, Query{rate("instance", `bivouac_http_requests_total`), "{{instance}}"}),
 			graph("Time by route, p50", seconds,
 				Query{quantile(.5, "route", `bivouac_http_request_duration_seconds_bucket`), "{{route}}"}),
-			graph("Time by route, p99", seconds, Query{`job_route:bivouac_http_request_duration_seconds:p99_5m`, "{{route}}"}),
+			graph("Time by route, p99", seconds, Query{`cluster_route:bivouac_http_request_duration_seconds:p99_5m`, "{{route}}"}),
 			graph("In progress", count, Query{`bivouac_http_requests_in_flight`, "{{instance}}"}),
 			graph("Client errors by route", perSec,
 				Query{rate("route", `bivouac_http_requests_total{class="4xx"}`), "{{route}}"}),

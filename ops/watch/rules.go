@@ -50,7 +50,8 @@ type Alert struct {
 	Summary, Description string
 }
 
-// job selects the nodes among what Prometheus scrapes.
+// job selects the nodes among what Prometheus scrapes. The label cluster, of the scrape's
+// configuration, keeps clusters apart; where there is none, all nodes are one cluster.
 const job = `job="bivouac"`
 
 // errorBudget is what the objective of 99.9 % of good requests leaves.
@@ -65,7 +66,7 @@ func burnWindows() []time.Duration {
 // errorRatio names the recorded ratio of bad requests over a window; names don't change with the
 // scale.
 func errorRatio(window time.Duration) string {
-	return "job:bivouac_slo_errors:ratio_rate" + Scale(1).window(window)
+	return "cluster:bivouac_slo_errors:ratio_rate" + Scale(1).window(window)
 }
 
 // Recordings returns the recording rules.
@@ -74,21 +75,21 @@ func Recordings(s Scale) []Recording {
 	for _, w := range burnWindows() {
 		in := s.window(w)
 		list = append(list, Recording{errorRatio(w), fmt.Sprintf(
-			`1 - sum by (job) (rate(bivouac_slo_good_requests_total{%[1]s}[%[2]s])) / (sum by (job) `+
+			`1 - sum by (cluster) (rate(bivouac_slo_good_requests_total{%[1]s}[%[2]s])) / (sum by (cluster) `+
 				`(rate(bivouac_slo_requests_total{%[1]s}[%[2]s])) > 0)`, job, in)})
 	}
 	five := s.window(5 * time.Minute)
 	return append(list,
-		Recording{"job_route:bivouac_http_request_duration_seconds:p99_5m", fmt.Sprintf(
-			`histogram_quantile(0.99, sum by (job, route, le) (rate(bivouac_http_request_duration_seconds_bucket{%s}[%s])))`,
+		Recording{"cluster_route:bivouac_http_request_duration_seconds:p99_5m", fmt.Sprintf(
+			`histogram_quantile(0.99, sum by (cluster, route, le) (rate(bivouac_http_request_duration_seconds_bucket{%s}[%s])))`,
 			job, five)},
-		Recording{"job:bivouac_raft_propose_duration_seconds:p99_5m", fmt.Sprintf(
-			`histogram_quantile(0.99, sum by (job, `+
+		Recording{"cluster:bivouac_raft_propose_duration_seconds:p99_5m", fmt.Sprintf(
+			`histogram_quantile(0.99, sum by (cluster, `+
 				`le) (rate(bivouac_raft_propose_duration_seconds_bucket{%s,outcome="ok"}[%s])))`, job, five)},
-		Recording{"instance:bivouac_raft_log_write_duration_seconds:p99_5m", fmt.Sprintf(
-			`histogram_quantile(0.99, sum by (job, instance, `+
+		Recording{"cluster_instance:bivouac_raft_log_write_duration_seconds:p99_5m", fmt.Sprintf(
+			`histogram_quantile(0.99, sum by (cluster, instance, `+
 				`le) (rate(bivouac_raft_log_write_duration_seconds_bucket{%s}[%s])))`, job, five)},
-		Recording{"job_state:bivouac_sandboxes:max", fmt.Sprintf(`max by (job, state) (bivouac_sandboxes{%s})`, job)},
+		Recording{"cluster_state:bivouac_sandboxes:max", fmt.Sprintf(`max by (cluster, state) (bivouac_sandboxes{%s})`, job)},
 	)
 }
 

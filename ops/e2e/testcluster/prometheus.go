@@ -11,6 +11,9 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
+// Scraped is the label cluster of what it scrapes.
+const Scraped = "tested"
+
 // StartPrometheus starts a Prometheus that scrapes the targets every second, with the rules, if
 // any, and returns a client of it. It ends with the test. Without an installed Prometheus the test
 // is skipped.
@@ -29,7 +32,9 @@ scrape_configs:
   - job_name: bivouac
     static_configs:
       - targets: ["%s"]
-`, strings.Join(targets, `", "`))), 0o600))
+        labels:
+          cluster: %s
+`, strings.Join(targets, `", "`), Scraped)), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "rules.yml"), rules, 0o600))
 	address := freeAddress(t)
 	proc, err := local.Command{Name: "prometheus", Dir: dir, Path: binary, Args: []string{
