@@ -22,6 +22,7 @@ import (
 
 const usage = `usage: go run -C ops/bench/peers . [flags]
        go run -C ops/bench/peers . guard [flags] [COMMIT]
+       go run -C ops/bench/peers . memory SAMPLES.csv PLOT.svg     # of make soak
 
 Measures the rows (ROWS, all by default) and appends what it finds to the file of
 -out, one JSON object a line. With -report it measures nothing: it writes the
@@ -52,6 +53,9 @@ func run(args []string) error {
 	defer stop()
 	if len(args) > 0 && args[0] == "guard" {
 		return runGuard(ctx, args[1:], os.Stdout)
+	}
+	if len(args) > 0 && args[0] == "memory" {
+		return plotMemory(args[1:])
 	}
 	b := newBench(os.Stdout)
 	into, err := b.parse(args)
