@@ -113,7 +113,7 @@ func (f figures) endings() []ending {
 			fmt.Sprintf("%d MiB, the default limit", stateMiB), stateMiB << 20 / f.heap, "computed",
 		},
 		{
-			"CPU for requests", fmt.Sprintf("%.2f %% of a core, computed", 100*cpu),
+			"CPU for requests", fmt.Sprintf("%.4f %% of a core, computed", 100*cpu),
 			fmt.Sprintf("%d cores of the node that gets all", coresUsed), coresUsed / cpu, "computed",
 		},
 		{
