@@ -35,7 +35,7 @@ func TestDistance(t *testing.T) {
 			leader, follower := f.Leader(t), f.Followers(t)[0]
 			for _, clients := range []int{1, 64} {
 				for name, node := range map[string]*testcluster.Node{"the leader": leader, "a follower": follower} {
-					took, second := written(t, node, clients)
+					took, second := writes(t, node, clients)
 					which := fmt.Sprint(name, clients)
 					if between == 0 {
 						near[which] = took
@@ -51,8 +51,8 @@ func TestDistance(t *testing.T) {
 	t.Logf("\n%s", text.String())
 }
 
-// written measures writes at a node, of so many clients.
-func written(t *testing.T, node *testcluster.Node, clients int) (all durations, second float64) {
+// writes measures writes at a node, of so many clients.
+func writes(t *testing.T, node *testcluster.Node, clients int) (all durations, second float64) {
 	t.Helper()
 	write := request(node.Base+"/api/settings", node.Key, settings())
 	together(t, 2*clients, clients, write)

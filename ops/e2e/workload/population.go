@@ -15,6 +15,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
 // Shape is the amount of data. Each user has settings and one paused sandbox with
@@ -44,6 +45,21 @@ func (u *user) noted() (sent, acked int) {
 
 // seeders is the number of users seeded concurrently.
 const seeders = 64
+
+// Seed gives a cluster users with data.
+func Seed(ctx context.Context, f *testcluster.Cluster, shape Shape) error {
+	_, err := seedCluster(ctx, f, shape)
+	return err
+}
+
+func seedCluster(ctx context.Context, f *testcluster.Cluster, shape Shape) ([]*user, error) {
+	peers, closePeers, err := f.Peers()
+	if err != nil {
+		return nil, err
+	}
+	defer closePeers()
+	return seed(asOperator(ctx, f.Nodes[0].Key), peers, shape)
+}
 
 // seed writes the data through the nodes' peer ports.
 func seed(ctx context.Context, peers []*cluster.PeerClient, shape Shape) ([]*user, error) {

@@ -77,13 +77,7 @@ func Run(ctx context.Context, p Plan) (*Report, error) {
 	if err != nil {
 		return r, err
 	}
-	peers, closePeers, err := p.Cluster.Peers()
-	if err != nil {
-		return r, err
-	}
-	defer closePeers()
-	key := p.Cluster.Nodes[0].Key
-	users, err := seed(asOperator(ctx, key), peers, p.Shape)
+	users, err := seedCluster(ctx, p.Cluster, p.Shape)
 	if err != nil {
 		return r, err
 	}
