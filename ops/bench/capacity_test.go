@@ -117,7 +117,8 @@ func (f figures) endings() []ending {
 			fmt.Sprintf("%d cores of the node that gets all", coresUsed), coresUsed / cpu, "computed",
 		},
 		{
-			"the leader's CPU for sandboxes at rest", fmt.Sprintf("%.4f %% of a core, measured at 1,000", 100*runningAtOnce*restCores),
+			"the leader's CPU for sandboxes at rest",
+			fmt.Sprintf("%.4f %% of a core, measured at 1,000", 100*runningAtOnce*restCores),
 			"one core", 1 / (runningAtOnce * restCores), "computed",
 		},
 		{
@@ -125,7 +126,8 @@ func (f figures) endings() []ending {
 			fmt.Sprintf("%d a second, measured", startsSecond), startsSecond * 3600 / startsDay, "computed",
 		},
 		{
-			"allocations that Nomad lists in one call", fmt.Sprint(runningAtOnce), fmt.Sprint(allocations), allocations / runningAtOnce,
+			"allocations that Nomad lists in one call", fmt.Sprint(runningAtOnce), fmt.Sprint(allocations),
+			allocations / runningAtOnce,
 			"computed; above it a listing takes several calls",
 		},
 	}
@@ -144,8 +146,8 @@ func (f figures) table() string {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", e.what, e.user, e.has, users, e.how)
 	}
-	b.WriteString("\n| users | reads a second | writes | proxied | events a day | state, MiB | cores | running sandboxes | " +
-		"Nomad clients of 64 GiB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("\n| users | reads a second | writes | proxied | events a day | state, MiB | cores | " +
+		"running sandboxes | Nomad clients of 64 GiB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, users := range []float64{100, 1000, 10_000, first.users} {
 		cores := users * ((readsDay*f.read+writesDay*f.write+proxiedDay*proxied)/day/1e6 + runningAtOnce*restCores)
 		fmt.Fprintf(&b, "| %s | %.0f | %.1f | %.0f | %s | %.0f | %.2f | %s | %.0f |\n", rounded(users), users*readsDay/day,
