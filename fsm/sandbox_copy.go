@@ -9,6 +9,8 @@ type Copy struct {
 	Sum string `json:"sum"`
 	// At is when the copy began: what was written before is in it. It is the leader's clock.
 	At time.Time `json:"at"`
+	// Generation is the sandbox's when the copy began, 0 for a copy from below VersionCopies.
+	Generation uint64 `json:"generation,omitempty"`
 	// Files counts files, Bytes their content.
 	Files int64 `json:"files"`
 	Bytes int64 `json:"bytes"`

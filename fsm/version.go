@@ -22,8 +22,9 @@ import (
 // settings and starts choose, and puts conversations into sandboxes together. Version 9 counts
 // what is kept as the memory that it takes, collects what has expired, has a drain move one workspace
 // first, has starts ask about a repository's files that run by themselves, and has voters say whom they
-// voted for, so that a follower believes no leader without a majority's votes.
-const ProtocolVersion = 9
+// voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
+// copies of workspaces.
+const ProtocolVersion = 10
 
 // What each protocol version introduced.
 const (
@@ -65,6 +66,8 @@ const (
 	VersionSetup = 9
 	// VersionPeers: a follower takes a leader's entries only with the proof of its election.
 	VersionPeers = 9
+	// VersionCopies: copies of workspaces are encrypted, and have the generation that they are of.
+	VersionCopies = 10
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -91,6 +94,8 @@ func VersionBrings(version int) string {
 			"conversations keep their models' endpoint; a drain moves one workspace first, " +
 			"and what lost clients still have is on record; starts ask before a repository's files run; " +
 			"a follower believes no leader without a majority's votes"
+	case VersionCopies:
+		return "copies of workspaces are encrypted"
 	}
 	return ""
 }

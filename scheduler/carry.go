@@ -31,6 +31,7 @@ type carriers struct {
 	failures map[string]int
 	// moveTries counts the failed tries of a move from a drained client.
 	moveTries map[string]int
+	damage    *damage
 	// dropped are the volumes whose former ones were looked for in this term.
 	dropped map[string]bool
 }
@@ -47,6 +48,7 @@ func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carr
 			copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
 		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{},
 		moveTries: map[string]int{},
+		damage:    newDamage(s.metrics.carry.damaged),
 		dropped:   map[string]bool{},
 	}
 }
@@ -62,6 +64,7 @@ func (c *carriers) run(ctx context.Context) error {
 	c.work.Go(func() { c.endLost(ctx) })
 	if c.s.cfg.Copies != nil {
 		c.work.Go(func() { c.sweep(ctx) })
+		c.work.Go(func() { c.checkAll(ctx) })
 	}
 	for {
 		v := c.s.store.View()
@@ -206,16 +209,29 @@ func (c *carriers) copyDue(sb *fsm.Sandbox, o Observed, mark string, now time.Ti
 	}
 	switch st.State {
 	case fsm.SandboxPaused:
-		return sb.Copy == nil || sb.Copy.At.Before(st.Since)
+		return !copiedAtRest(sb, now) || c.damage.has(sb)
 	case fsm.SandboxRunning:
 		last := st.Since
 		if sb.Copy != nil {
 			last = sb.Copy.At
 		}
-		return c.s.cfg.CopyInterval > 0 && !now.Before(last.Add(c.s.cfg.CopyInterval))
+		// A time that is ahead is of a leader whose clock was.
+		return c.s.cfg.CopyInterval > 0 && (last.After(now) || !now.Before(last.Add(c.s.cfg.CopyInterval)))
 	case fsm.SandboxStarting, fsm.SandboxError, fsm.SandboxMissing:
 	}
 	return false
+}
+
+// copiedAtRest reports whether the copy of a paused workspace has what was written before the pause.
+// The generation says it: clocks of two leaders may differ. A copy from below fsm.VersionCopies has none.
+func copiedAtRest(sb *fsm.Sandbox, now time.Time) bool {
+	switch {
+	case sb.Copy == nil:
+		return false
+	case sb.Copy.Generation != 0:
+		return sb.Copy.Generation == sb.Generation
+	}
+	return !sb.Copy.At.Before(sb.Status.Since) && !sb.Copy.At.After(now)
 }
 
 // jobFor returns the sandbox's job and its present workspace.
@@ -256,7 +272,7 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	if w.ID == "" {
 		return errors.New("the workspace is gone from its client")
 	}
-	made, uploaded, err := c.s.cfg.Copies.Save(ctx, c.clusterID, sb.ID, sb.Copy,
+	made, uploaded, gone, err := c.s.cfg.Copies.Save(ctx, c.clusterID, sb.ID, sb.Copy,
 		func(ctx context.Context, known io.Reader, out io.Writer) error {
 			return c.carrier.Export(ctx, job, w, known, out)
 		})
@@ -264,6 +280,9 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 		return err
 	}
 	made.At = begin
+	if c.s.store.View().Active(fsm.VersionCopies) {
+		made.Generation = sb.Generation
+	}
 	body := &fsm.SandboxCopiedBody{ID: sb.ID, Copy: made}
 	if sb.Copy != nil {
 		body.Base = sb.Copy.ID
@@ -273,6 +292,12 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	}
 	m.copies.WithLabelValues("ok").Inc()
 	m.copied.Add(float64(uploaded))
+	c.damage.end(sb.ID)
+	if gone > 0 {
+		m.gone.Add(float64(gone))
+		log.Warn("the store of copies has lost objects of the last copy; the new copy has all (bivouac runbook copies)",
+			"count", gone)
+	}
 	seconds(m.copyTime, begin)
 	log.Info("workspace copied", "count", made.Files, "bytes", uploaded, "duration", time.Since(begin))
 	if err := c.s.cfg.Copies.Collect(ctx, c.clusterID, sb.ID, made, c.s.cfg.CopyRetain); err != nil && ctx.Err() == nil {

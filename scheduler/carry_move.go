@@ -102,7 +102,9 @@ func (c *carriers) fill(
 		}
 		at = sb.Copy.At
 		source = func(ctx context.Context, out io.Writer) error {
-			return c.s.cfg.Copies.Load(ctx, c.clusterID, sb.ID, *sb.Copy, out)
+			err := c.s.cfg.Copies.Load(ctx, c.clusterID, sb.ID, *sb.Copy, out)
+			c.damage.note(sb.ID, *sb.Copy, err)
+			return err
 		}
 	case now.ID == "":
 		return at, errors.New("the workspace is gone from its client")

@@ -15,6 +15,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/archive"
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
@@ -250,7 +251,7 @@ func (c *carrying) RemoveWorkspace(_ context.Context, w scheduler.Workspace) err
 // Save, Load, Collect and Remove implement scheduler.Copies.
 func (c *carrying) Save(
 	ctx context.Context, _, sandbox string, base *fsm.Copy, export func(context.Context, io.Reader, io.Writer) error,
-) (fsm.Copy, int64, error) {
+) (fsm.Copy, int64, int, error) {
 	var out strings.Builder
 	err := export(ctx, strings.NewReader(""), &out)
 	c.mu.Lock()
@@ -260,9 +261,9 @@ func (c *carrying) Save(
 	// The store may take what was sent before the copy ended.
 	c.copies[sandbox+"/"+id], c.written[sandbox] = out.String(), time.Now()
 	if err != nil {
-		return fsm.Copy{}, 0, err
+		return fsm.Copy{}, 0, 0, err
 	}
-	return fsm.Copy{ID: id, Sum: strings.Repeat("0", 64), Files: 1, Bytes: int64(out.Len())}, int64(out.Len()), nil
+	return fsm.Copy{ID: id, Sum: strings.Repeat("0", 64), Files: 1, Bytes: int64(out.Len())}, int64(out.Len()), 0, nil
 }
 
 func (c *carrying) Load(_ context.Context, _, sandbox string, cp fsm.Copy, out io.Writer) error {
@@ -271,6 +272,16 @@ func (c *carrying) Load(_ context.Context, _, sandbox string, cp fsm.Copy, out i
 	c.mu.Unlock()
 	_, err := io.WriteString(out, text)
 	return err
+}
+
+// Check implements scheduler.Copies: what is not there is damaged.
+func (c *carrying) Check(_ context.Context, _, sandbox string, cp fsm.Copy) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.copies[sandbox+"/"+cp.ID]; !ok {
+		return archive.ErrDamaged
+	}
+	return nil
 }
 
 func (c *carrying) Collect(context.Context, string, string, fsm.Copy, int) error { return nil }

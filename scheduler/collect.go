@@ -144,6 +144,10 @@ func (c *collection) strangers(v *fsm.View) (findings []fsm.Finding) {
 	return findings
 }
 
+// CopyKeys is the entry in the secret store whose versions are the keys of copies. No row refers to
+// them, and all are kept: copies name their key by its content.
+const CopyKeys = "copies/key"
+
 // judgeSecrets returns the verdict for each version in the secret store. A version that no row
 // refers to is collected only if it was written in this view's history.
 func judgeSecrets(v *fsm.View) func(SecretEntry) SecretVerdict {
@@ -152,7 +156,7 @@ func judgeSecrets(v *fsm.View) func(SecretEntry) SecretVerdict {
 		switch {
 		case referenced && ref.Created != "" && ref.Created != e.Ref.Created:
 			return SecretStranger // the store went back in time and assigned the number again
-		case referenced:
+		case referenced, e.Ref.Path == CopyKeys:
 			return SecretKeep
 		case v.History().ID == "":
 			return SecretLeave // births are not known below protocol version 3

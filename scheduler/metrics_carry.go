@@ -15,6 +15,9 @@ type carryMetrics struct {
 	copied   prometheus.Counter
 	copyTime prometheus.Histogram
 	moves    *prometheus.CounterVec
+	// gone counts objects that the store has lost, damaged the copies that can't be restored.
+	gone    prometheus.Counter
+	damaged prometheus.Gauge
 }
 
 func newCarryMetrics(factory promauto.Factory) *carryMetrics {
@@ -37,6 +40,14 @@ func newCarryMetrics(factory promauto.Factory) *carryMetrics {
 			Help: "Workspaces moved to another Nomad client, by why (draining, or lost: restored from the copy) and outcome.",
 		}, []string{"reason", "outcome"}),
 	}
+	m.gone = factory.NewCounter(prometheus.CounterOpts{
+		Name: "bivouac_workspace_copy_objects_lost_total",
+		Help: "Objects of a newest copy that were gone from the store when the next copy was made, which has their content again.",
+	})
+	m.damaged = factory.NewGauge(prometheus.GaugeOpts{
+		Name: "bivouac_workspace_copies_damaged",
+		Help: "Sandboxes whose newest copy can't be restored, as the leader found it when it last looked.",
+	})
 	for _, outcome := range []string{"ok", "failed"} {
 		m.copies.WithLabelValues(outcome)
 		for _, mark := range []string{fsm.ClientDraining, fsm.ClientLost} {
@@ -78,7 +89,7 @@ func (c copyCollector) Collect(ch chan<- prometheus.Metric) {
 		since := sb.CreatedAt
 		if sb.Copy == nil {
 			missing++
-		} else if since = sb.Copy.At; st.State == fsm.SandboxPaused && !since.Before(st.Since) {
+		} else if since = sb.Copy.At; st.State == fsm.SandboxPaused && copiedAtRest(sb, now) {
 			continue
 		}
 		most = max(most, now.Sub(since))

@@ -152,11 +152,15 @@ type Client struct {
 // what was stored is archive.ErrDamaged.
 type Copies interface {
 	// Save makes a copy that builds on base, nil for none. export writes the workspace to out, without
-	// the content of what it finds in known.
+	// the content of what it finds in known. gone counts the objects of base that the store has lost; the
+	// new copy has their content again.
 	Save(ctx context.Context, cluster, sandbox string, base *fsm.Copy,
-		export func(ctx context.Context, known io.Reader, out io.Writer) error) (made fsm.Copy, uploaded int64, err error)
+		export func(ctx context.Context, known io.Reader, out io.Writer) error) (made fsm.Copy, uploaded int64, gone int,
+		err error)
 	// Load writes a copy to out.
 	Load(ctx context.Context, cluster, sandbox string, c fsm.Copy, out io.Writer) error
+	// Check looks whether everything that a copy needs is there, without reading the content.
+	Check(ctx context.Context, cluster, sandbox string, c fsm.Copy) error
 	// Collect deletes what the newest copies, keep of them up to current, don't need.
 	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
 	// Remove deletes every copy of a sandbox's workspace.

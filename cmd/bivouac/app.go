@@ -40,7 +40,9 @@ const stopGrace = 20 * time.Second
 type parts struct {
 	cluster   cluster.Config
 	scheduler scheduler.Config
-	api       httpapi.Config
+	// workspaces says where workspaces are copied to.
+	workspaces WorkspacesConfig
+	api        httpapi.Config
 	// listener is the bound HTTP port. The app closes it.
 	listener net.Listener
 	// metrics is the bound port of the metrics' own listener, nil if there is none.
@@ -123,6 +125,9 @@ func newApp(p parts) (_ *app, err error) {
 		kept.backups, p.api.Operator.Backups = a.backups, a.backups
 	}
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
+	if err := p.workspaces.open(context.Background(), &p.scheduler, copyKeys{kept}); err != nil {
+		return nil, err
+	}
 	p.scheduler.SecretPlace, p.scheduler.ClocksAgree = p.secrets.Place(), node.ClocksAgree
 	taskConfig := starttask.DefaultConfig()
 	taskConfig.Logger, taskConfig.APIURLs = log, p.apiURLs

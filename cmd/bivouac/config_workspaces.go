@@ -46,12 +46,12 @@ func isCopyStore(s string) error {
 	return nil
 }
 
-// apply passes the configuration on. It opens the store, which makes no call.
-func (c WorkspacesConfig) apply(s *scheduler.Config) error {
+// open opens the store of copies, which makes no call. Without one nothing is copied.
+func (c WorkspacesConfig) open(ctx context.Context, s *scheduler.Config, keys copystore.Keys) error {
 	if c.Backup == "" {
 		return nil
 	}
-	store, err := copystore.Open(context.Background(), c.Backup)
+	store, err := copystore.Open(ctx, c.Backup, keys)
 	if err != nil {
 		return err
 	}

@@ -168,12 +168,9 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.StartTimeout, sched.StopTimeout = sandboxes.StartTimeout, sandboxes.StopTimeout
 	sched.PauseGrace, sched.PlacementGrace = sandboxes.PauseGrace, sandboxes.PlacementGrace
 	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
-	if err := c.Workspaces.apply(&sched); err != nil {
-		return serverParts{}, err
-	}
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
-		cluster: c.clusterConfig(), scheduler: sched, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault,
+		cluster: c.clusterConfig(), scheduler: sched, workspaces: c.Workspaces, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault,
 		runner: runner, log: log, registry: registry, certificates: dates,
 		store: store, seeds: c.Seeds, apiURLs: c.Sandboxes.APIURLs,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},

@@ -214,7 +214,8 @@ limits {
 
 # Copies of the sandboxes' workspaces, for when a Nomad client is lost with its disk
 # (bivouac runbook client-lost). The store is a directory that all nodes share, or S3:
-# "s3://bucket?region=eu-central-1&prefix=bivouac/". It has what users wrote, in plain.
+# "s3://bucket?region=eu-central-1&prefix=bivouac/". Copies are encrypted
+# (bivouac runbook copies).
 # Nomad's policy has alloc-exec for it; image is that of deploy/docker.
 # workspaces {
 #   backup   = "file:///var/lib/bivouac-workspaces"

@@ -114,6 +114,7 @@ var ours = map[string][]string{
 		"httpapi/decode",
 		"scheduler/access",
 		"scheduler/agent",
+		"scheduler/archive",
 		"scheduler/fault",
 		"scheduler/slots",
 	},

@@ -219,6 +219,13 @@ func workAlerts(s Scale) []Alert {
 			Description: "Their workspaces can't be moved. They run on where they were, and nothing new comes to the client.",
 		},
 		{
+			Name: "BivouacCopiesDamaged", For: 0, Severity: Ticket,
+			Expr: fmt.Sprintf(`max by (cluster) (bivouac_workspace_copies_damaged{%s}) > 0 or sum by (cluster)`+
+				` (increase(bivouac_workspace_copy_objects_lost_total{%[1]s}[%s])) > 0`, job, s.window(time.Hour)),
+			Summary:     "Copies of workspaces can't be restored, or have lost objects: {{ $value | humanize }}",
+			Description: "Something deletes in the store of copies. What is on a client that is lost now may be gone.",
+		},
+		{
 			Name: "BivouacOrphans", For: time.Hour, Severity: Ticket,
 			Expr:        `max by (cluster, kind, reason) (bivouac_orphans{` + job + `,reason!~"policy|lost"}) > 0`,
 			Summary:     "{{ $value }} of kind {{ $labels.kind }} in Nomad without a sandbox ({{ $labels.reason }})",

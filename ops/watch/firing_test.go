@@ -180,6 +180,8 @@ func firings() []firing {
 			m(25),
 		},
 		{"BivouacDrainStuck", map[string]string{with("bivouac_drains", `state="stuck"`): "0x5 1x10"}, m(5), m(7)},
+		{"BivouacCopiesDamaged", map[string]string{"bivouac_workspace_copies_damaged" + j: "0x5 1x10"}, m(5), m(7)},
+		{"BivouacCopiesDamaged", map[string]string{"bivouac_workspace_copy_objects_lost_total" + j: "0x5 2x10"}, m(5), m(7)},
 		{
 			"BivouacOrphans",
 			map[string]string{with("bivouac_orphans", `kind="job",reason="unowned"`): "0x5 2x100"},

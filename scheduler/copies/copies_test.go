@@ -29,7 +29,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	b := &bench{T: t, dir: t.TempDir(), store: t.TempDir()}
 	var err error
-	if b.s, err = copies.Open(t.Context(), "file://"+b.store); err != nil {
+	if b.s, err = copies.Open(t.Context(), "file://"+b.store, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.s.Close() })
@@ -50,7 +50,7 @@ func (b *bench) export(ctx context.Context, known io.Reader, out io.Writer) erro
 
 func (b *bench) save(base *fsm.Copy) (fsm.Copy, int64) {
 	b.Helper()
-	c, up, err := b.s.Save(b.Context(), "cl", "sb1", base, b.export)
+	c, up, _, err := b.s.Save(b.Context(), "cl", "sb1", base, b.export)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestCollect_LeavesWhatACopyNeeds(t *testing.T) {
 		}
 		// Another leader's copy of the same number, which the state refuses, and one that ended early.
 		_, _ = b.save(base)
-		_, _, err := b.s.Save(t.Context(), "cl", "sb1", base,
+		_, _, _, err := b.s.Save(t.Context(), "cl", "sb1", base,
 			func(ctx context.Context, known io.Reader, out io.Writer) error {
 				return errors.Join(b.export(ctx, known, io.Discard), errors.New("the client is away"))
 			})
@@ -248,11 +248,11 @@ func TestSave_UnchangedFileWithOtherHoles(t *testing.T) {
 			return errors.Join(err, w.Close())
 		}
 	}
-	first, _, err := b.s.Save(t.Context(), "cl", "sb1", nil, stream(false, nil))
+	first, _, _, err := b.s.Save(t.Context(), "cl", "sb1", nil, stream(false, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, _, err := b.s.Save(t.Context(), "cl", "sb1", &first, stream(true, []archive.Piece{{Offset: 0, Length: 4}}))
+	second, _, _, err := b.s.Save(t.Context(), "cl", "sb1", &first, stream(true, []archive.Piece{{Offset: 0, Length: 4}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,13 +12,15 @@ import (
 	"hash"
 	"io"
 
+	"filippo.io/age"
 	"gocloud.dev/blob"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/archive"
 )
 
-// A manifest is gzip of JSON values: a head, an item for each entry in their order, and a tail.
+// A manifest is gzip of JSON values: a head, an item for each entry in their order, and a tail. All
+// of that is encrypted, except in a copy from before the cluster had a key.
 const manifestFormat = 1
 
 type head struct {
@@ -38,7 +40,7 @@ type item struct {
 
 // part is a piece of content in an object. Sum is its SHA-256.
 type part struct {
-	// Object is <copy>/data-<number>.
+	// Object is <copy>/data-<number>, and .age if it is encrypted.
 	Object string `json:"o"`
 	Offset int64  `json:"f,omitempty"`
 	Length int64  `json:"n"`
@@ -49,13 +51,14 @@ type part struct {
 type manifestWriter struct {
 	out    *blob.Writer
 	sum    hash.Hash
+	seal   io.WriteCloser
 	gz     *gzip.Writer
 	enc    *json.Encoder
 	cancel context.CancelFunc
 	items  int64
 }
 
-func (s *Store) newManifest(ctx context.Context, h head) (*manifestWriter, error) {
+func (s *Store) newManifest(ctx context.Context, h head, to age.Recipient) (*manifestWriter, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	key := dirOf(h.Cluster, h.Sandbox, h.Copy) + manifestName
 	out, err := s.bucket.NewWriter(ctx, key, nil)
@@ -64,7 +67,11 @@ func (s *Store) newManifest(ctx context.Context, h head) (*manifestWriter, error
 		return nil, unavailable("writing "+key, err)
 	}
 	w := &manifestWriter{out: out, sum: sha256.New(), cancel: cancel}
-	w.gz = gzip.NewWriter(io.MultiWriter(out, w.sum))
+	if w.seal, err = seal(to, io.MultiWriter(out, w.sum)); err != nil {
+		w.abandon()
+		return nil, err
+	}
+	w.gz = gzip.NewWriter(w.seal)
 	w.enc = json.NewEncoder(w.gz)
 	return w, w.enc.Encode(h)
 }
@@ -77,7 +84,7 @@ func (w *manifestWriter) add(i item) error {
 // close completes the manifest and returns its checksum.
 func (w *manifestWriter) close() (string, error) {
 	defer w.cancel()
-	err := errors.Join(w.enc.Encode(item{Entry: &archive.Entry{}, End: w.items}), w.gz.Close(), w.out.Close())
+	err := errors.Join(w.enc.Encode(item{Entry: &archive.Entry{}, End: w.items}), w.gz.Close(), w.seal.Close(), w.out.Close())
 	if err != nil {
 		return "", unavailable("writing a manifest", err)
 	}
@@ -121,8 +128,16 @@ func (s *Store) openManifest(ctx context.Context, cluster, sandbox, id string) (
 	if err != nil {
 		return nil, unavailable("reading "+key, err)
 	}
-	gz, err := gzip.NewReader(r)
+	plain, err := s.openedManifest(ctx, r)
+	if fsm.CodeOf(err) == fsm.CodeSecretStore {
+		_ = r.Close()
+		return nil, err
+	}
 	m := &manifest{in: r}
+	var gz *gzip.Reader
+	if err == nil {
+		gz, err = gzip.NewReader(plain)
+	}
 	var h head
 	if err == nil {
 		m.dec = json.NewDecoder(gz)

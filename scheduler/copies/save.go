@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+
+	"filippo.io/age"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/archive"
@@ -18,32 +21,37 @@ const objectSize = 4 << 20
 
 // Save makes a copy of a workspace. export writes the workspace as a stream of package archive; it
 // reads what the copy base, nil for none, knows of it. The copy is not in the state yet: Copy.At is
-// the caller's to set. uploaded is how many bytes of content were new.
+// the caller's to set. uploaded is how many bytes of content were sent, gone how many objects of base
+// the store has lost: what was in them is sent again.
 func (s *Store) Save(
 	ctx context.Context,
 	cluster, sandbox string,
 	base *fsm.Copy,
 	export func(ctx context.Context, known io.Reader, out io.Writer) error,
-) (made fsm.Copy, uploaded int64, err error) {
+) (made fsm.Copy, uploaded int64, gone int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if base != nil {
-		if err := s.checked(ctx, cluster, sandbox, *base); err != nil {
-			// A copy that builds on it would be as damaged.
-			base = &fsm.Copy{ID: base.ID}
+	w := &saver{s: s, ctx: ctx, cluster: cluster, sandbox: sandbox}
+	if s.keys != nil {
+		if w.to, err = s.keys.Recipient(ctx); err != nil {
+			return made, 0, 0, err
 		}
 	}
+	base, again, gone, err := s.reused(ctx, cluster, sandbox, base, w.to != nil)
+	if err != nil {
+		return made, 0, gone, err
+	}
+	w.id = nextID(base)
 	knownIn, knownOut := io.Pipe()
 	streamIn, streamOut := io.Pipe()
 	done := make(chan error, 2)
-	go func() { done <- s.tellKnown(ctx, cluster, sandbox, base, knownOut) }()
+	go func() { done <- s.tellKnown(ctx, cluster, sandbox, base, again, knownOut) }()
 	go func() {
 		err := export(ctx, knownIn, streamOut)
 		_ = knownIn.CloseWithError(io.ErrClosedPipe) // it may not have read all
 		_ = streamOut.CloseWithError(err)
 		done <- err
 	}()
-	w := &saver{s: s, ctx: ctx, cluster: cluster, sandbox: sandbox, id: nextID(base)}
 	made, err = w.save(archive.NewReader(streamIn), base)
 	cancel()
 	_ = streamIn.CloseWithError(errors.Join(err, context.Canceled))
@@ -53,14 +61,39 @@ func (s *Store) Save(
 			err = first // what the other end says is the cause
 		}
 	}
-	return made, w.uploaded, err
+	if err == nil {
+		err = s.durable(cluster, sandbox, made.ID)
+	}
+	return made, w.uploaded, gone, err
 }
 
-// tellKnown writes what the copy knows of files to out.
+// reused returns what the next copy builds on, and the objects of that whose content it writes again.
+// Of a copy without its manifest only the number is left.
+func (s *Store) reused(
+	ctx context.Context,
+	cluster, sandbox string,
+	base *fsm.Copy,
+	encrypted bool,
+) (use *fsm.Copy, again map[string]bool, gone int, err error) {
+	if base == nil {
+		return nil, nil, 0, nil
+	}
+	var u usage
+	if err = s.checked(ctx, cluster, sandbox, *base); err == nil {
+		u, err = s.usage(ctx, cluster, sandbox, *base)
+	}
+	if errors.Is(err, archive.ErrDamaged) {
+		return &fsm.Copy{ID: base.ID}, nil, 1, nil
+	}
+	return base, u.again(encrypted), u.gone(), err
+}
+
+// tellKnown writes what the copy knows of files to out, without those in objects that are made again.
 func (s *Store) tellKnown(
 	ctx context.Context,
 	cluster, sandbox string,
 	base *fsm.Copy,
+	again map[string]bool,
 	out *io.PipeWriter,
 ) (err error) {
 	defer func() { _ = out.CloseWithError(err) }()
@@ -78,7 +111,8 @@ func (s *Store) tellKnown(
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil && i.Kind == archive.KindFile {
+		if err == nil && i.Kind == archive.KindFile &&
+			!slices.ContainsFunc(i.Parts, func(p part) bool { return again[p.Object] }) {
 			err = enc.Encode(archive.Known{Path: i.Path, Size: i.Size, ModTime: i.ModTime, Changed: i.Changed, Inode: i.Inode})
 		}
 		if err != nil {
@@ -93,6 +127,7 @@ type saver struct {
 	ctx              context.Context
 	cluster, sandbox string
 	id               string
+	to               age.Recipient
 	w                *manifestWriter
 	// pack collects the content of the object that is being made, number objects.
 	pack     []byte
@@ -108,7 +143,7 @@ func (w *saver) save(r *archive.Reader, base *fsm.Copy) (made fsm.Copy, err erro
 		}
 		defer old.close()
 	}
-	if w.w, err = w.s.newManifest(w.ctx, head{manifestFormat, w.cluster, w.sandbox, w.id}); err != nil {
+	if w.w, err = w.s.newManifest(w.ctx, head{manifestFormat, w.cluster, w.sandbox, w.id}, w.to); err != nil {
 		return made, err
 	}
 	made.ID = w.id
@@ -184,14 +219,24 @@ func (w *saver) item(r io.Reader, e *archive.Entry, old *manifest) (item, error)
 	return i, nil
 }
 
-func (w *saver) object() string { return fmt.Sprintf("%s/data-%06d", w.id, w.objects) }
+func (w *saver) object() string {
+	name := fmt.Sprintf("%s/data-%06d", w.id, w.objects)
+	if w.to != nil {
+		name += sealedSuffix
+	}
+	return name
+}
 
 // flush stores the object that is being made.
 func (w *saver) flush() error {
 	if len(w.pack) == 0 {
 		return nil
 	}
-	if err := w.s.put(w.ctx, dirOf(w.cluster, w.sandbox, "")+w.object(), w.pack); err != nil {
+	data, err := sealed(w.to, w.pack)
+	if err == nil {
+		err = w.s.put(w.ctx, dirOf(w.cluster, w.sandbox, "")+w.object(), data)
+	}
+	if err != nil {
 		return err
 	}
 	w.uploaded += int64(len(w.pack))

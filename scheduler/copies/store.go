@@ -23,17 +23,22 @@ import (
 // Store keeps copies in a bucket. It is safe for concurrent use.
 type Store struct {
 	bucket *blob.Bucket
-	limits archive.Limits
+	// dir is the directory of a store in a directory, "" for another one.
+	dir  string
+	keys Keys
 }
 
 // Open opens the store at a URL: file:///directory, or s3://bucket?region=…&prefix=…/ with the
-// credentials of the environment or the machine. It makes no calls. The caller closes it.
-func Open(ctx context.Context, address string) (*Store, error) {
+// credentials of the environment or the machine. keys may be nil: then nothing is encrypted. It makes
+// no calls. The caller closes it.
+func Open(ctx context.Context, address string, keys Keys) (*Store, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "file" && u.Scheme != "s3" {
 		return nil, fmt.Errorf("the store of the workspaces' copies must be a URL file:///… or s3://…, got %q", address)
 	}
+	s := &Store{keys: keys}
 	if u.Scheme == "file" {
+		s.dir = u.Path
 		q := u.Query()
 		// Attribute files beside every object would double their number, and a rename must not
 		// cross file systems.
@@ -43,11 +48,10 @@ func Open(ctx context.Context, address string) (*Store, error) {
 		q.Set("dir_file_mode", "448") // 0700
 		u.RawQuery = q.Encode()
 	}
-	b, err := blob.OpenBucket(ctx, u.String())
-	if err != nil {
+	if s.bucket, err = blob.OpenBucket(ctx, u.String()); err != nil {
 		return nil, fmt.Errorf("opening the store of the workspaces' copies: %w", err)
 	}
-	return &Store{bucket: b, limits: archive.DefaultLimits()}, nil
+	return s, nil
 }
 
 // Close ends the store.
