@@ -37,7 +37,7 @@ func (p *program) debugCommand() *cobra.Command {
 		Use:   "debug",
 		Short: "Collect what is needed to find a fault, of every node, in one archive",
 		Long: `Write one archive (tar.gz, readable by its owner alone): the status and the members
-of the cluster, and of every node its metrics during the time, its log meanwhile at
+of the cluster, its configuration, and of every node its metrics during the time, its log meanwhile at
 debug, goroutines, a heap and a CPU profile, and its configuration without secrets.
 What could not be had is in errors.txt. It holds names of users, sandboxes and
 addresses: look at it before you pass it on.`,
@@ -97,7 +97,7 @@ func (p *program) collectDebug(
 		return err
 	}
 	fmt.Fprintf(p.stderr, "collecting from %d nodes for %s ...\n", len(page.Items), duration)
-	for _, name := range []string{"status", "members", "hold"} {
+	for _, name := range []string{"status", "members", "hold", "config"} {
 		a.fetch(ctx, name+".json", operatorPath+name)
 	}
 	var nodes sync.WaitGroup

@@ -11,13 +11,16 @@ import (
 )
 
 // newLogger logs to w in the format "text" or "json", by the schema of ops/LOGS.md, without
-// credentials in texts and errors. level may change while the program runs.
+// credentials in texts and errors. level may change while the program runs; at DEBUG no line is left
+// out.
 func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: redact.LogAttr}
+	var lines slog.Handler = slog.NewTextHandler(w, opts)
 	if format == "json" {
-		return slog.New(uniqueKeys{next: slog.NewJSONHandler(w, opts)})
+		lines = slog.NewJSONHandler(w, opts)
 	}
-	return slog.New(uniqueKeys{next: slog.NewTextHandler(w, opts)})
+	lines = uniqueKeys{next: lines}
+	return slog.New(repeats{next: lines, all: newRepeated(), level: level})
 }
 
 // logLevel returns the level of a configuration word. The word was checked before; an unknown

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,10 +14,14 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/client"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
 const operatorPath = "/api/v1/operator/"
+
+// leaderPause is how often a node is asked who leads.
+const leaderPause = 100 * time.Millisecond
 
 func (p *program) membersCommand(use string) *cobra.Command {
 	var api apiFlags
@@ -96,30 +101,63 @@ func (p *program) transferCommand(use string) *cobra.Command {
 		Use:   use + " [NODE]",
 		Short: "Have another member lead",
 		Long: `Have the leader hand over to the named voter, or to the one that has most of the
-log. Nothing is lost: what clients ask meanwhile waits for the next leader.`,
+log, and say which leads then. Nothing is lost: what clients ask meanwhile waits for
+the next leader.`,
 		Example: "  bivouac operator " + use + "\n  bivouac operator " + use + " n2",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, next := map[string]any{}, "another node"
+			in := map[string]any{}
 			if len(args) > 0 {
 				if err := isNodeName(args[0]); err != nil {
 					return usagef("%w", err)
 				}
-				in["to"], next = args[0], "node "+strconv.Quote(args[0])
+				in["to"] = args[0]
 			}
 			c, err := p.client(&api)
+			if err != nil {
+				return err
+			}
+			former, err := nextLeader(cmd.Context(), c, "")
 			if err != nil {
 				return err
 			}
 			if err := p.waiting(cmd, c, http.MethodPut, operatorPath+"transfer-leader", in, nil); err != nil {
 				return fmt.Errorf("handing leadership over: %w", err)
 			}
-			return p.done(&api, map[string]any{"transferred": true, "to": in["to"]}, "%s leads now", next)
+			if in["to"] == former {
+				former = ""
+			}
+			leader, err := nextLeader(cmd.Context(), c, former)
+			if err != nil {
+				return err
+			}
+			return p.done(&api, map[string]any{"transferred": true, "to": in["to"], "leader": leader}, "node %q leads now",
+				leader)
 		},
 	}
 	api.register(cmd)
 	api.registerJSON(cmd)
 	return cmd
+}
+
+// nextLeader asks the node until it knows a leader that is not the former.
+func nextLeader(ctx context.Context, c *client.Client, former string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	tick := time.NewTicker(leaderPause)
+	defer tick.Stop()
+	for {
+		var status wire.Status
+		err := c.Call(ctx, http.MethodGet, operatorPath+"status", nil, &status)
+		if err == nil && status.Leader != "" && status.Leader != former {
+			return status.Leader, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("who leads is not known: %w", errors.Join(err, ctx.Err()))
+		case <-tick.C:
+		}
+	}
 }
 
 // removeFlags are the flags of the commands that remove a member.

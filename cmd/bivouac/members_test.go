@@ -91,6 +91,13 @@ func TestServer_OperatorChangesTheMembers(t *testing.T) {
 	for _, command := range []string{"transfer-leader", "raft transfer-leadership"} {
 		lead((s.leader(t)+1)%3, strings.Fields(command)...)
 	}
+	eventually(t, "it says who leads", func() error {
+		code, out, stderr := runCommand(t, nil, append([]string{"operator", "transfer-leader"}, flags...)...)
+		if want := fmt.Sprintf("node %q leads now\n", s.nodes[s.leader(t)].name); code != exitOK || out != want {
+			return fmt.Errorf("exit %d: %q and %q, want %q", code, out, stderr, want)
+		}
+		return nil
+	})
 	refused(exitFailed, "no node", "operator", "transfer-leader", "n9")
 	refused(exitUsage, "nobody answered", "operator", "remove", "n3")
 	refused(exitUsage, "must be a SHA-256", "operator", "remove", "n3", "--revoke", "--fingerprint", "ff")

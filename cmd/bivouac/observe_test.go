@@ -188,7 +188,7 @@ func TestDebug_ArchiveHasEveryNodeAndNoSecret(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"status.json", "members.json", "hold.json"} {
+	for _, name := range []string{"status.json", "members.json", "hold.json", "config.json"} {
 		if !json.Valid(files["bivouac-debug/"+name]) {
 			t.Errorf("%s: %s", name, files["bivouac-debug/"+name])
 		}

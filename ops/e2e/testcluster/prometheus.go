@@ -1,11 +1,11 @@
 package testcluster
 
 import (
-	"fmt"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"bivouac.dev/bivouac/deploy/local"
@@ -24,17 +24,16 @@ func (f *Cluster) StartPrometheus(t testing.TB, targets []string, rules []byte) 
 	dir := filepath.Join(f.Dir, "prometheus")
 	must(t, os.Mkdir(dir, 0o700))
 	config := filepath.Join(dir, "prometheus.yml")
-	must(t, os.WriteFile(config, []byte(fmt.Sprintf(`global:
+	must(t, os.WriteFile(config, []byte(`global:
   scrape_interval: 1s
   scrape_timeout: 1s
 rule_files: ["rules.yml"]
 scrape_configs:
   - job_name: bivouac
-    static_configs:
-      - targets: ["%s"]
-        labels:
-          cluster: %s
-`, strings.Join(targets, `", "`), Scraped)), 0o600))
+    file_sd_configs:
+      - files: ["targets.json"]
+`), 0o600))
+	must(t, f.Targets(targets))
 	must(t, os.WriteFile(filepath.Join(dir, "rules.yml"), rules, 0o600))
 	address := freeAddress(t)
 	proc, err := local.Command{Name: "prometheus", Dir: dir, Path: binary, Args: []string{
@@ -43,4 +42,13 @@ scrape_configs:
 	must(t, err)
 	t.Cleanup(func() { must(t, proc.Kill()) })
 	return Client{Base: "http://" + address}
+}
+
+// Targets replaces what StartPrometheus' Prometheus scrapes.
+func (f *Cluster) Targets(targets []string) error {
+	file := filepath.Join(f.Dir, "prometheus", "targets.json")
+	text, err := json.Marshal([]any{
+		map[string]any{"targets": targets, "labels": map[string]string{"cluster": Scraped}},
+	})
+	return errors.Join(err, os.WriteFile(file+".new", text, 0o600), os.Rename(file+".new", file))
 }

@@ -27,9 +27,9 @@ type Config struct {
 	Nomad, Vault string
 	// Role and SecretID are the node's role and the file of its secret id in Vault.
 	Role, SecretID string
-	// Raft, Backend and Secrets are HCL in the blocks raft, nomad and vault. More is HCL at the
+	// Raft, Peering, Backend and Secrets are HCL in the blocks raft, peer, nomad and vault. More is HCL at the
 	// end. Without a block "limits" in it there are none: drills start thousands of sandboxes.
-	Raft, Backend, Secrets, More string
+	Raft, Peering, Backend, Secrets, More string
 	// APIURLs are the nodes as sandboxes reach them. More has no block "sandboxes" then.
 	APIURLs []string
 	// LogLevel is "" for the program's own.
@@ -81,7 +81,7 @@ peer {
   ca_file   = %q
   cert_file = %q
   key_file  = %q
-}
+%s}
 %snomad {
   address = %q
 %s
@@ -96,7 +96,7 @@ git {
   verify_tokens = false
 }
 `, c.Name, c.Data, cmp.Or(c.Expect, len(c.Peers)), strings.Join(c.Peers, `", "`), c.HTTP, drain, certificate,
-		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), raft,
+		c.Peer, tls("ca.pem"), tls(c.Name+".pem"), tls(c.Name+"-key.pem"), c.Peering, raft,
 		cmp.Or(c.Nomad, nothing), c.Backend, cmp.Or(c.Vault, nothing), cmp.Or(c.Role, "none"), c.SecretID,
 		c.Secrets) + limits + log + sandboxes + c.More
 }
