@@ -44,6 +44,10 @@ tools: ## build the pinned Nomad and Vault into the cache, if none is there
 agents: ## install the coding agents that the tests run (OpenCode, Codex) into the cache, if npm is there
 	@ops/agents/install.sh ops/agents $(CACHE)/agents/tested
 
+.PHONY: grafana-schema
+grafana-schema: ## install Grafana's types of dashboards and TypeScript into the cache, if npm is there
+	@ops/agents/install.sh ops/watch/schema $(CACHE)/grafana
+
 .PHONY: agents-all
 agents-all: agents ## install the agents of the other presets too (Claude Code, Gemini, Qwen), and run the tests that need agents
 	@ops/agents/install.sh ops/agents/all $(CACHE)/agents/all
@@ -86,7 +90,7 @@ EARLY := ./fsm/... ./scheduler ./scheduler/archive ./scheduler/copies ./cluster/
 RACED_TESTS := -race -timeout=30m
 
 .PHONY: tests
-tests: tools agents build ## all tests but the drills with the race detector, the real Nomad and Vault included
+tests: tools agents grafana-schema build ## all tests but the drills with the race detector, the real Nomad and Vault included
 	@# check has run ops/check; ops/e2e is e2e's. Packages wait: two more than there are cores at a time.
 	@$(GO) run ./ops/progress $(RACED_TESTS) -p=$$(( $$(nproc) + 2 )) $$($(GO) list $(LONGEST)) $$($(GO) list ./... | \
 	  grep -v -x -e '.*/ops/e2e' -e '.*/ops/check' $$($(GO) list -f '-e {{.ImportPath}}' $(LONGEST)))
@@ -97,7 +101,7 @@ tests: tools agents build ## all tests but the drills with the race detector, th
 	$(GO) test -count=1 -run '^TestBudget$$|^TestState_HeapIsWhatIsCounted$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
 
 .PHONY: tests-early
-tests-early: tools agents build ## those of make tests that need little CPU at a time
+tests-early: tools agents grafana-schema build ## those of make tests that need little CPU at a time
 	@$(GO) run ./ops/progress $(RACED_TESTS) -p=2 $$($(GO) list $(EARLY))
 
 .PHONY: module-tests

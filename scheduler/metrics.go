@@ -96,6 +96,10 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 	m.begin()
 	if reg != nil {
 		reg.MustRegister(stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop},
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "bivouac_config_index",
+				Help: "Index of the log at which the cluster's configuration was last changed, 0 for never.",
+			}, func() float64 { return float64(store.View().ConfigIndex()) }),
 			bytesCollector{store}, poolCollector{store}, holdCollector{store}, reasonCollector{store},
 			unconvergedCollector{store}, &rowCollector{store: store}, copyCollector{store, copies}, drainCollector{store})
 	}

@@ -37,6 +37,7 @@ const (
 	seconds = "s"
 	size    = "bytes"
 	perSec  = "reqps"
+	each    = "cps"
 	hertzes = "hertz"
 	ratio   = "percentunit"
 	flag    = "bool_on_off"
@@ -99,8 +100,36 @@ type (
 		Version       int               `json:"version"`
 		Refresh       string            `json:"refresh"`
 		Time          map[string]string `json:"time"`
+		Annotations   grafanaMarks      `json:"annotations"`
 		Templating    grafanaVariables  `json:"templating"`
 		Panels        []grafanaPanel    `json:"panels"`
+	}
+	grafanaMarks struct {
+		List []grafanaMark `json:"list"`
+	}
+	grafanaMark struct {
+		Name       string            `json:"name"`
+		Datasource grafanaSource     `json:"datasource"`
+		Enable     bool              `json:"enable"`
+		IconColor  string            `json:"iconColor"`
+		Target     grafanaMarkTarget `json:"target"`
+	}
+	grafanaMarkTarget struct {
+		RefID    string `json:"refId"`
+		Expr     string `json:"expr"`
+		Interval string `json:"interval"`
+	}
+	grafanaLink struct {
+		Title       string   `json:"title"`
+		Type        string   `json:"type"`
+		URL         string   `json:"url"`
+		Icon        string   `json:"icon"`
+		Tooltip     string   `json:"tooltip"`
+		Tags        []string `json:"tags"`
+		AsDropdown  bool     `json:"asDropdown"`
+		IncludeVars bool     `json:"includeVars"`
+		KeepTime    bool     `json:"keepTime"`
+		TargetBlank bool     `json:"targetBlank"`
 	}
 	grafanaVariables struct {
 		List []grafanaVariable `json:"list"`
@@ -124,6 +153,8 @@ type (
 		ID          int              `json:"id"`
 		Type        string           `json:"type"`
 		Title       string           `json:"title"`
+		Description string           `json:"description,omitempty"`
+		Links       []grafanaLink    `json:"links,omitempty"`
 		GridPos     map[string]int   `json:"gridPos"`
 		Datasource  *grafanaSource   `json:"datasource,omitempty"`
 		Targets     []grafanaTarget  `json:"targets,omitempty"`
@@ -165,11 +196,56 @@ func variables(source grafanaSource) []grafanaVariable {
 			Name: "node", Label: "Node", Type: "query", Query: `label_values(up{` + job + `,` + clusterLabel + `}, instance)`,
 			Datasource: &source, Refresh: onTime, Multi: true, IncludeAll: true, AllValue: ".*",
 		},
+		{Name: "runbooks", Label: "Runbooks", Type: "textbox", Query: "/public/bivouac/runbooks"},
 	}
 }
 
-// render writes a dashboard as Grafana's JSON.
-func (d Dashboard) render() ([]byte, error) {
+// marks are the annotations of every page.
+func marks(source grafanaSource) (list []grafanaMark) {
+	for _, m := range []struct{ name, color, expr string }{
+		{"Another leader", "orange", `max(changes(bivouac_raft_leader_changes_total[1m])) > 0`},
+		{"A node started", "blue", `changes(process_start_time_seconds[1m]) > 0`},
+		{"The cluster holds", "red", `max(bivouac_hold) == 1`},
+		{"The configuration changed", "purple", `max(changes(bivouac_config_index[1m])) > 0`},
+	} {
+		list = append(list, grafanaMark{
+			Name: m.name, Datasource: source, Enable: true, IconColor: m.color,
+			Target: grafanaMarkTarget{RefID: "Anno", Expr: selected(m.expr), Interval: "60s"},
+		})
+	}
+	return list
+}
+
+// decorate adds what the panel means: its description, the runbooks of its alerts and its bound.
+func (p *grafanaPanel) decorate(page string, from Panel, help map[string]string) {
+	b, bounded := bounds()[page+": "+from.Title]
+	p.Description = from.describe(help, b, bounded)
+	for _, name := range alertsOf(from) {
+		p.Links = append(p.Links, grafanaLink{
+			Title: "Runbook of " + name, Type: "link", Icon: "doc", Tags: []string{}, TargetBlank: true,
+			URL: "${runbooks}/alerts/" + name + ".md",
+		})
+	}
+	unit, line := from.Unit, "off"
+	if unit == count && strings.Contains(from.exprs(), "rate(") {
+		unit = each
+	}
+	if bounded {
+		line = "dashed"
+	}
+	p.FieldConfig = &grafanaDefaults{Overrides: []any{}, Defaults: map[string]any{
+		"unit":       unit,
+		"thresholds": map[string]any{"mode": "absolute", "steps": b.steps()},
+	}}
+	if from.Stat {
+		p.FieldConfig.Defaults["color"] = map[string]any{"mode": "thresholds"}
+	} else {
+		p.FieldConfig.Defaults["custom"] = map[string]any{"thresholdsStyle": map[string]any{"mode": line}}
+	}
+}
+
+// render writes a dashboard as Grafana's JSON. help is what each metric is.
+func (d Dashboard) render(help map[string]string) ([]byte, error) {
 	source := grafanaSource{Type: "prometheus", UID: "${datasource}"}
 	page := grafanaDashboard{
 		UID: "bivouac-" + d.Name, Title: "Bivouac: " + d.Title, Tags: []string{"bivouac"}, Timezone: "browser",
@@ -177,6 +253,7 @@ func (d Dashboard) render() ([]byte, error) {
 		Templating: grafanaVariables{
 			List: variables(source),
 		},
+		Annotations: grafanaMarks{List: marks(source)},
 	}
 	id, y := 0, 0
 	next := func() int { id++; return id }
@@ -201,8 +278,8 @@ func (d Dashboard) render() ([]byte, error) {
 					"w": w,
 					"h": h,
 				}, Datasource: &source,
-				FieldConfig: &grafanaDefaults{Defaults: map[string]any{"unit": p.Unit}, Overrides: []any{}},
 			}
+			panel.decorate(d.Name, p, help)
 			for i, q := range p.Queries {
 				panel.Targets = append(panel.Targets,
 					grafanaTarget{RefID: string(rune('A' + i)), Datasource: source, Expr: selected(q.Expr), LegendFormat: q.Legend})

@@ -41,6 +41,7 @@ func oncallPage() Dashboard {
 			number("Nodes ready", count, Query{`sum(bivouac_raft_ready)`, ""}),
 			number("Leader known", flag, Query{`max(bivouac_raft_leader_known)`, ""}),
 			number("Hold", flag, Query{`max(bivouac_hold)`, ""}),
+			number("Backup interval", seconds, Query{`max(bivouac_backup_interval_seconds)`, ""}),
 			number("Vault reachable (least)", flag, Query{`min(bivouac_secret_store_reachable)`, ""}),
 			number("Nomad reachable (least)", flag, Query{`min(bivouac_nomad_reachable)`, ""}),
 			number("Logged in to Vault (least)", flag, Query{`min(bivouac_secret_store_session)`, ""}),

@@ -15,9 +15,18 @@ import (
 	"bivouac.dev/bivouac/ops/runbooks"
 )
 
+func metricsPage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../METRICS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestFiles_AreWhatIsGenerated(t *testing.T) {
 	t.Parallel()
-	files, err := Files(1)
+	files, err := Files(1, metricsPage(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +87,9 @@ func queries() map[string]string {
 	}
 	for _, p := range PanelQueries("1m", "a") {
 		all[p.Where] = p.Expr
+	}
+	for _, m := range marks(grafanaSource{}) {
+		all["annotation "+m.Name] = strings.NewReplacer("$cluster", "a", "$node", ".*").Replace(m.Target.Expr)
 	}
 	return all
 }
@@ -174,11 +186,12 @@ func TestQueries_ParseInPrometheus(t *testing.T) {
 
 func TestDashboards_AreUsable(t *testing.T) {
 	t.Parallel()
+	files, err := Files(1, metricsPage(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, d := range Dashboards() {
-		text, err := d.render()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := files["dashboards/"+d.Name+".json"]
 		var page grafanaDashboard
 		if err := json.Unmarshal(text, &page); err != nil {
 			t.Fatal(err)
@@ -224,5 +237,59 @@ func TestQueries_SelectTheCluster(t *testing.T) {
 				t.Errorf("%s mixes clusters: %s", name, labels[0])
 			}
 		}
+	}
+}
+
+// Every panel says what it shows; what has good and bad values has their bounds, and what an alert
+// reads leads to its page. A flag is never green at both of its values.
+func TestDashboards_SayWhatIsGoodAndBad(t *testing.T) {
+	t.Parallel()
+	files, err := Files(1, metricsPage(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, d := range Dashboards() {
+		var page grafanaDashboard
+		if err := json.Unmarshal(files["dashboards/"+d.Name+".json"], &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"datasource", "cluster", "node", "runbooks"} {
+			if !slices.ContainsFunc(page.Templating.List, func(v grafanaVariable) bool { return v.Name == name }) {
+				t.Errorf("%s has no variable %s", d.Name, name)
+			}
+		}
+		if len(page.Annotations.List) != 4 {
+			t.Errorf("%s: annotations %v", d.Name, page.Annotations.List)
+		}
+		for _, row := range d.Rows {
+			for _, p := range row.Panels {
+				where := d.Name + ": " + p.Title
+				known[where] = true
+				i := slices.IndexFunc(page.Panels, func(g grafanaPanel) bool { return g.Title == p.Title && g.Type != "row" })
+				shown := page.Panels[i]
+				if len(shown.Description) < 20 || shown.FieldConfig.Defaults["thresholds"] == nil {
+					t.Errorf("%s: %q, %v", where, shown.Description, shown.FieldConfig)
+				}
+				_, bounded := bounds()[where]
+				if p.Stat && p.Unit == flag && !bounded {
+					t.Errorf("%s is green at both values", where)
+				}
+				for _, link := range shown.Links {
+					name := strings.TrimSuffix(filepath.Base(link.URL), ".md")
+					if _, err := runbooks.Read(name); err != nil {
+						t.Errorf("%s leads to %s: %v", where, link.URL, err)
+					}
+				}
+			}
+		}
+	}
+	for where := range bounds() {
+		if !known[where] {
+			t.Errorf("bounds has %q, which is no panel", where)
+		}
+	}
+	if len(known) < 100 || len(bounds()) < 50 {
+		t.Errorf("%d panels, %d with bounds", len(known), len(bounds()))
 	}
 }

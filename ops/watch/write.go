@@ -3,6 +3,7 @@ package watch
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 )
 
 // provisioning tells Grafana where the dashboards are.
@@ -18,14 +19,21 @@ providers:
       path: /var/lib/grafana/dashboards/bivouac
 `
 
-// Files returns every generated file, by its path below ops.
-func Files(s Scale) (map[string][]byte, error) {
+// metricRow is a row of METRICS.md: the name and what the metric is.
+const metricRow = "(?m)^\\| `(bivouac_[a-z0-9_]+)` \\|.*\\| ([^|]*) \\|$"
+
+// Files returns every generated file, by its path below ops. metrics is the text of METRICS.md.
+func Files(s Scale, metrics string) (map[string][]byte, error) {
+	help := map[string]string{}
+	for _, row := range regexp.MustCompile(metricRow).FindAllStringSubmatch(metrics, -1) {
+		help[row[1]] = row[2]
+	}
 	files := map[string][]byte{
 		"alerts/bivouac.yml":           Rules(s),
 		"dashboards/provisioning.yaml": []byte(provisioning),
 	}
 	for _, d := range Dashboards() {
-		page, err := d.render()
+		page, err := d.render(help)
 		if err != nil {
 			return nil, err
 		}
@@ -34,9 +42,13 @@ func Files(s Scale) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Write writes every generated file below a folder.
-func Write(dir string, s Scale) error {
-	files, err := Files(s)
+// Write writes every generated file below a folder. metrics is the path of METRICS.md.
+func Write(dir, metrics string, s Scale) error {
+	text, err := os.ReadFile(metrics)
+	if err != nil {
+		return err
+	}
+	files, err := Files(s, string(text))
 	if err != nil {
 		return err
 	}
