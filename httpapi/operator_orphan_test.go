@@ -85,3 +85,20 @@ func TestOrphans_Lost(t *testing.T) {
 		t.Errorf("on record is %+v", o)
 	}
 }
+
+// TestCopies_List: operators alone see where the copies of workspaces are.
+func TestCopies_List(t *testing.T) {
+	h := newHarness(t).withSpec().withSettings()
+	sb := h.createSandbox(h.alice)
+	h.createSandbox(h.alice)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	sum := strings.Repeat("ab", 32)
+	h.apply("", &fsm.SandboxCopiedBody{ID: sb, Copy: fsm.Copy{ID: "00000001-ab", Sum: sum, Files: 2, Bytes: 5}})
+	var page struct{ Items []map[string]any }
+	h.do(h.root, "GET", pathOperator+"/copies", "").want(t, 200).json(t, &page)
+	if len(page.Items) != 1 || page.Items[0]["sandbox"] != sb || page.Items[0]["owner"] != "alice" ||
+		page.Items[0]["sum"] != sum || page.Items[0]["cluster"] != h.cluster.store.View().ClusterID() {
+		t.Errorf("%v", page.Items)
+	}
+	h.do(h.alice, "GET", pathOperator+"/copies", "").want(t, http.StatusForbidden)
+}

@@ -164,6 +164,8 @@ func installationRoutes() []route {
 			handle: byOperator((*operators.Server).HoldGet)},
 		{name: "hold.release", method: post, path: pathOperator + "/hold/release", access: operator,
 			members: []string{"index"}, handle: byOperator((*operators.Server).HoldRelease)},
+		{name: "copy.list", method: get, path: pathOperator + "/copies", access: operator,
+			handle: byOperator((*operators.Server).CopyList)},
 		{name: "orphan.list", method: get, path: pathOperator + "/orphans", access: operator,
 			handle: byOperator((*operators.Server).OrphanList)},
 		{name: "orphan.restore", method: post, path: pathOperator + "/orphans/:kind/:id/restore", access: operator,

@@ -125,7 +125,7 @@ func newApp(p parts) (_ *app, err error) {
 		kept.backups, p.api.Operator.Backups = a.backups, a.backups
 	}
 	p.scheduler.Logger, p.scheduler.Registerer, p.scheduler.SecretMarks = log, p.registry, kept
-	if err := p.workspaces.open(context.Background(), &p.scheduler, copyKeys{kept}); err != nil {
+	if err := p.workspaces.open(context.Background(), &p.scheduler, newCopyKeys(kept)); err != nil {
 		return nil, err
 	}
 	p.scheduler.SecretPlace, p.scheduler.ClocksAgree = p.secrets.Place(), node.ClocksAgree

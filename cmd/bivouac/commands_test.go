@@ -96,6 +96,8 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"operator usage", "an operator's API key is needed"},
 		{"operator doctor", "an operator's API key is needed"},
 		{"operator doctor --config " + filepath.Join(dir, "none.hcl"), "no such file or directory"},
+		{"operator copies verify", "--config is required"},
+		{"operator copies verify --config " + filepath.Join(dir, "none.hcl"), "no such file or directory"},
 		{"operator status --api-key-file " + filepath.Join(dir, "none"), "--api-key-file: "},
 	} {
 		t.Run(test.args, func(t *testing.T) {

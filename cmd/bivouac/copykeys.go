@@ -13,7 +13,22 @@ import (
 
 // copyKeys are the keys of the workspaces' copies: each version of one entry in the secret store is
 // one. It implements copies.Keys.
-type copyKeys struct{ secrets secretStore }
+type copyKeys struct {
+	secrets keyEntries
+	// active reports whether the cluster encrypts copies; nil where they are only read.
+	active func() bool
+}
+
+// keyEntries is what the keys need of a secretStore.
+type keyEntries interface {
+	Newest(ctx context.Context, path string) (int, error)
+	Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error)
+	Write(ctx context.Context, path string, data map[string]string) (fsm.SecretRef, error)
+}
+
+func newCopyKeys(s secretStore) copyKeys {
+	return copyKeys{s, func() bool { return s.view().Active(fsm.VersionCopies) }}
+}
 
 var _ copystore.Keys = copyKeys{}
 
@@ -23,7 +38,7 @@ const copyKeyMember = "identity"
 // Recipient returns the newest key, and makes the first one. Below fsm.VersionCopies there is none: an
 // older leader could not read what it encrypts.
 func (k copyKeys) Recipient(ctx context.Context) (age.Recipient, error) {
-	if !k.secrets.view().Active(fsm.VersionCopies) {
+	if k.active == nil || !k.active() {
 		return nil, nil //nolint:nilnil // copies.Keys: nothing is encrypted yet
 	}
 	newest, err := k.secrets.Newest(ctx, scheduler.CopyKeys)

@@ -2,22 +2,60 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"filippo.io/age"
 
+	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/secrets"
 )
 
 // The key of copies is made once the cluster has the protocol version, and each version of its entry
 // still opens what it encrypted.
 func TestCopyKeys(t *testing.T) {
 	t.Parallel()
+	t.Run("in a sealed file", func(t *testing.T) { testCopyKeys(t, openTestSecrets(t)) })
+	t.Run("in Vault", func(t *testing.T) { // with the policy that is shipped
+		v, err := local.StartVault(t.Context(), local.VaultOptions{Dir: t.TempDir(), Progress: os.Stderr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = v.Close() })
+		role, err := v.NewAppRole(t.Context(), local.AppRoleOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "secret-id")
+		if err := os.WriteFile(file, []byte(role.SecretID), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		store, err := secrets.NewVault(secrets.VaultConfig{Address: v.Address, RoleID: role.RoleID, SecretIDFile: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- store.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		testCopyKeys(t, store)
+		ids, err := copyKeys{secrets: bareSecrets{store}}.Identities(ctx)
+		if err != nil || len(ids) != 3 {
+			t.Errorf("without a node's state: %d keys, %v", len(ids), err)
+		}
+	})
+}
+
+func testCopyKeys(t *testing.T, store secrets.Store) {
+	t.Helper()
 	ctx := t.Context()
-	n := newOneNode(t, "c1", openTestSecrets(t))
-	keys := copyKeys{n.secretStore}
+	n := newOneNode(t, "c1", store)
+	keys := newCopyKeys(n.secretStore)
 	n.apply(&fsm.ProtocolRaiseBody{Version: fsm.VersionCopies - 1})
 	if to, err := keys.Recipient(ctx); to != nil || err != nil {
 		t.Fatalf("below its protocol version: %v, %v", to, err)

@@ -24,7 +24,7 @@ func (p *program) operatorCommand() *cobra.Command {
 	return groupCommand("operator", "Operate a cluster", p.operatorStatusCommand(), p.membersCommand("members"),
 		p.transferCommand("transfer-leader"), p.removeCommand("remove"), p.replaceCommand(), p.allowCommand(),
 		p.protocolCommand(), p.raftCommand(), p.snapshotCommand(),
-		p.operatorRecoverCommand(), p.holdCommand(), p.debugCommand(), p.orphansCommand(),
+		p.operatorRecoverCommand(), p.holdCommand(), p.debugCommand(), p.orphansCommand(), p.copiesCommand(),
 		p.adoptCommand(), p.recordsCommand(), p.acceptWorkspaceCommand(), p.clientCommand(), p.operatorUsageCommand(),
 		p.doctorCommand())
 }
