@@ -171,6 +171,7 @@ vuln: ## known vulnerabilities in what the programs call; says so where the data
 .PHONY: bench
 bench: bench-peers tools ## measure, beside etcd, rqlite and raft alone (bench-peers) and Nomad alone (BENCH_ROUNDS=20 BENCH_SANDBOXES=1000)
 	BIVOUAC_BENCH=1 BIVOUAC_BENCH_ROUNDS=$(BENCH_ROUNDS) BIVOUAC_BENCH_SANDBOXES=$(BENCH_SANDBOXES) $(GO) test -count=1 -v -timeout 60m ./ops/bench
+	BIVOUAC_BENCH=1 $(GO) test -count=1 -v -timeout 60m -run TestCost ./scheduler
 
 .PHONY: bench-guard
 bench-guard: ## CPU a request beside that of the commit in ops/bench/BASE (or BASE=COMMIT), in five minutes; fails above 1.15 times it

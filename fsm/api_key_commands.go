@@ -147,7 +147,8 @@ func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
 	k.RevokedAt = &now
 	put(t, tableAPIKeys, old, &k)
 	t.collectEndedKeys(k.UserID)
-	t.changed, t.keys = true, t.index // proxies close the streams that were opened with the key
+	t.changed()
+	t.keys = t.index // proxies close the streams that were opened with the key
 	return Result{APIKey: &k}, nil
 }
 
@@ -176,7 +177,8 @@ func (t *transaction) applyAPIKeyDisable(b *APIKeyDisableBody) (Result, *Error) 
 	k := *old
 	k.Disabled = true
 	put(t, tableAPIKeys, old, &k)
-	t.changed, t.keys = true, t.index
+	t.changed()
+	t.keys = t.index
 	return Result{APIKey: &k}, nil
 }
 

@@ -61,7 +61,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 		}
 	}
 	t.txn.Commit()
-	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: t.keys}, t.changed)
+	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: t.keys}, t.epoch)
 	return outcomes
 }
 
@@ -79,8 +79,8 @@ type transaction struct {
 	// cmd is the current command and now its time.
 	cmd Command
 	now time.Time
-	// changed is set when the scheduler has to look at the new View.
-	changed bool
+	// epoch is set when the scheduler has to look at the new View.
+	epoch *epoch
 	// keys becomes View.keys.
 	keys uint64
 	// sums, if not nil, gathers what the rows add to the usages until storeSums.
@@ -173,7 +173,7 @@ func put[T any](t *transaction, table string, old, next *T) {
 	if old != nil {
 		t.keepReplaced(old, refsOf(next))
 	}
-	t.mark(table)
+	t.mark(table, next)
 }
 
 // drop removes a stored row and releases its references and usage.
@@ -182,15 +182,29 @@ func drop[T any](t *transaction, table string, old *T) {
 	t.account(resourceUseOf(&t.meta, old), resourceUse{})
 	must(t.txn.Delete(table, old))
 	t.keepReplaced(old, refSet{})
-	t.mark(table)
+	t.mark(table, old)
 }
 
-// mark sets changed for the tables that the scheduler waits for.
-func (t *transaction) mark(table string) {
+// mark notes a change of the tables that the scheduler waits for.
+func (t *transaction) mark(table string, row any) {
 	switch table {
 	case tableSandboxes, tableStartTasks, tableSpecs, tableOrphans, tableSetups:
-		t.changed = true
+		t.changed()
 	}
+	switch row := row.(type) {
+	case *Sandbox:
+		t.epoch.wrote(row.ID)
+	case *Orphan:
+		t.epoch.wrote(row.Sandbox)
+	}
+}
+
+// changed ends the present epoch, and returns what changes with it.
+func (t *transaction) changed() *Changes {
+	if t.epoch == nil {
+		t.epoch = new(epoch)
+	}
+	return &t.epoch.began
 }
 
 // refsOf returns the secret refs of a row, zero ones for a row without refs.

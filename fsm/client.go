@@ -94,7 +94,7 @@ func (t *transaction) setMark(c ClientMark) {
 	if t.meta.Clients = list; len(list) == 0 {
 		t.meta.Clients = nil
 	}
-	t.changed = true
+	t.changed()
 }
 
 // ClientMarkBody marks a client, or with "" ends its mark. Marking one as it is marked changes

@@ -179,7 +179,7 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 		}
 	}
 	tx.txn.Commit()
-	s.publish(&View{index: v.index, meta: v.meta, txn: s.db.Txn(false), commands: s.commands}, true)
+	s.publish(&View{index: v.index, meta: v.meta, txn: s.db.Txn(false), commands: s.commands}, new(epoch))
 	var file bytes.Buffer
 	if err := s.Snapshot().Persist(&file); err != nil {
 		t.Fatal(err)

@@ -162,7 +162,7 @@ func (t *transaction) applyHoldBegin(b *HoldBeginBody) (Result, *Error) {
 		next := *h
 		next.Hold = &hold
 		t.meta.History = &next
-		t.changed = true
+		t.changed()
 	}
 	return Result{}, nil
 }
@@ -203,7 +203,7 @@ func (t *transaction) applyHoldRelease(b *HoldReleaseBody) (Result, *Error) {
 	}
 	next.Adopted = adopted[max(0, len(adopted)-maxAdopted):]
 	t.meta.History = next
-	t.changed = true
+	t.changed()
 	return Result{}, nil
 }
 

@@ -41,7 +41,7 @@ func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (
 		in.Git, in.CORS = Git{}, CORS{}
 		if !t.meta.Configured || !t.meta.Installation.Equal(in) {
 			t.meta.Configured, t.meta.Installation = true, in
-			t.changed = true // deadlines move
+			t.changed().Policies = true
 		}
 		return Result{}, nil
 	}
@@ -59,7 +59,7 @@ func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (
 	}
 	if is == 0 || !t.meta.Installation.Equal(in) {
 		t.meta.Configured, t.meta.Installation, t.meta.ConfigIndex = true, in, t.index
-		t.changed = true
+		t.changed().Policies = true
 	}
 	return Result{}, nil
 }

@@ -24,7 +24,7 @@ func fillConversations(s *Store, rows ...*Conversation) {
 	v := *s.View()
 	v.index++
 	v.txn = s.db.Txn(false)
-	s.publish(&v, false)
+	s.publish(&v, nil)
 }
 
 func ids[T any](rows []*T, id func(*T) string) []string {

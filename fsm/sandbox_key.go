@@ -47,6 +47,7 @@ func (t *transaction) applySandboxRotateKey(b *SandboxRotateKeyBody) (Result, *E
 	s.Status.Job.Registered = false
 	s.Shares, s.Redeemed = nil, nil
 	put(t, tableSandboxes, old, &s)
-	t.changed, t.keys = true, t.index // proxies close the streams of the old key
+	t.changed()
+	t.keys = t.index // proxies close the streams of the old key
 	return Result{Sandbox: &s}, nil
 }

@@ -89,7 +89,19 @@ func (v *View) Sandboxes(userID string, p Page) ([]*Sandbox, string) {
 // AllSandboxes iterates every sandbox of every user by id, including those being deleted and the
 // members of warm pools.
 func (v *View) AllSandboxes() iter.Seq[*Sandbox] {
-	return withPrefix[Sandbox](v.txn, tableSandboxes, indexID, nil)
+	return func(yield func(*Sandbox) bool) {
+		rows := uint64(0)
+		defer func() {
+			if v.visited != nil {
+				v.visited.Add(rows)
+			}
+		}()
+		for s := range withPrefix[Sandbox](v.txn, tableSandboxes, indexID, nil) {
+			if rows++; !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // SandboxByKeyHash finds the sandbox whose own key has this SHA-256 (hex). It returns nil also when

@@ -204,7 +204,7 @@ func TestSnapshotNamesEveryTable(t *testing.T) {
 		}
 	}
 	txn.Commit()
-	s.current.Store(&View{txn: s.db.Txn(false), meta: s.View().meta, commands: s.commands, changed: make(chan struct{})})
+	s.current.Store(&View{txn: s.db.Txn(false), meta: s.View().meta, commands: s.commands, epoch: new(epoch)})
 	got := map[string]bool{}
 	for table := range s.Snapshot().rows() {
 		got[table] = true

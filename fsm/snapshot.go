@@ -162,7 +162,7 @@ func (s *Store) Restore(r io.Reader) error {
 		txn:      s.db.Txn(false),
 		commands: s.commands,
 		keys:     l.header.Index,
-	}, true)
+	}, &epoch{began: Changes{All: true}})
 	return nil
 }
 

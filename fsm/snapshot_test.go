@@ -312,7 +312,7 @@ func TestRestore_ManyRows(t *testing.T) {
 		put(tx, tableConversations, nil, heapShapes()["conversation"](i)[0].(*Conversation))
 	}
 	tx.txn.Commit()
-	f.store.publish(&View{meta: tx.meta, txn: f.store.db.Txn(false), commands: f.store.commands}, true)
+	f.store.publish(&View{meta: tx.meta, txn: f.store.db.Txn(false), commands: f.store.commands}, new(epoch))
 	good := persist(t, f.store)
 	again := NewStore()
 	if err := again.Restore(bytes.NewReader(good)); err != nil {

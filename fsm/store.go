@@ -23,6 +23,8 @@ type Store struct {
 	// current is the newest View; writers replace it under mu.
 	current atomic.Pointer[View]
 	waiters waiters
+	// visited counts the rows that View.AllSandboxes has passed over.
+	visited atomic.Uint64
 }
 
 // usage counts what is bounded per user apart from limits. It is derived from the tables.
@@ -68,7 +70,8 @@ func NewStore() *Store {
 	s.current.Store(&View{
 		meta:     meta{ProtocolVersion: 1},
 		txn:      s.db.Txn(false),
-		changed:  make(chan struct{}),
+		epoch:    new(epoch),
+		visited:  &s.visited,
 		commands: s.commands,
 	})
 	return s
@@ -80,6 +83,10 @@ func (s *Store) View() *View { return s.current.Load() }
 // Index returns the Raft log index of the last entry applied.
 func (s *Store) Index() uint64 { return s.View().index }
 
+// Visited returns how many rows View.AllSandboxes has passed over, for those who measure what a change
+// costs.
+func (s *Store) Visited() uint64 { return s.visited.Load() }
+
 // SetIndex records that the log has reached index with an entry that holds no command (a membership
 // change). It never moves backwards.
 func (s *Store) SetIndex(index uint64) {
@@ -90,7 +97,7 @@ func (s *Store) SetIndex(index uint64) {
 		return
 	}
 	v.index = index
-	s.publish(&v, false)
+	s.publish(&v, nil)
 }
 
 // Wait returns when Index() has reached index, or with the context's error. A Restore in between
@@ -113,18 +120,16 @@ func (s *Store) Wait(ctx context.Context, index uint64) error {
 	}
 }
 
-// publish makes v the newest View. If changed is set it closes the Changed channel of the Views
-// before it. The caller holds mu.
-func (s *Store) publish(v *View, changed bool) {
-	old := s.View()
-	if changed {
-		v.changed = make(chan struct{})
+// publish makes v the newest View. If it begins an epoch, the Changed channel of the Views before it
+// is closed. The caller holds mu.
+func (s *Store) publish(v *View, begins *epoch) {
+	v.visited = &s.visited
+	if old := s.View().epoch; begins == nil {
+		v.epoch = old
+		s.current.Store(v)
 	} else {
-		v.changed = old.changed
-	}
-	s.current.Store(v)
-	if changed {
-		close(old.changed)
+		v.epoch = begins
+		old.end(begins, func() { s.current.Store(v) })
 	}
 	s.waiters.wake(v.index)
 }

@@ -85,7 +85,8 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	done.Unknown = t.forgetOutcomes(n)
 	t.txn.Commit()
 	s.commands = newCommandWindow()
-	s.publish(&View{index: n.Index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: n.Index}, true)
+	s.publish(&View{index: n.Index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: n.Index},
+		&epoch{began: Changes{All: true}})
 	return done, nil
 }
 

@@ -36,7 +36,7 @@ func (t *transaction) applyUserConfigure(b *UserConfigureBody) (Result, *Error) 
 		u.Limits = &l
 	}
 	put(t, tableUsers, old, &u)
-	t.changed = true // deadlines move
+	t.changed().Policies = true
 	return Result{User: &u}, nil
 }
 
@@ -68,7 +68,8 @@ func (t *transaction) applyUserDisable(b *UserDisableBody) (Result, *Error) {
 		now := t.now
 		u.DisabledAt = &now
 		put(t, tableUsers, old, &u)
-		t.changed, t.keys = true, t.index // proxies close the user's streams
+		t.changed()
+		t.keys = t.index // proxies close the user's streams
 	}
 	t.stopAll(b.UserID)
 	return Result{User: &u}, nil

@@ -53,7 +53,8 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 		dropAll[replacedSecret](t, tableReplaced, indexID, mine)
 	}
 	drop(t, tableUsers, old)
-	t.changed, t.keys = true, t.index
+	t.changed()
+	t.keys = t.index
 	return Result{User: old}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-memdb"
@@ -17,8 +18,10 @@ type View struct {
 	index    uint64
 	meta     meta
 	txn      *memdb.Txn
-	changed  chan struct{}
+	epoch    *epoch
 	commands *commandWindow
+	// visited is the store's, nil for the view of a transaction.
+	visited *atomic.Uint64
 	// keys is not part of the state; see KeysRevoked.
 	keys uint64
 }
@@ -39,12 +42,6 @@ func (v *View) Rows() map[string]int {
 
 // Index returns the Raft log index of the view.
 func (v *View) Index() uint64 { return v.index }
-
-// Changed returns a channel that is closed as soon as something the scheduler or the proxies depend
-// on differs from this View: sandboxes, start tasks, specs, policies, orphans, holds, marks of
-// clients, revocations.
-// A change of a sandbox's LastActive alone does not count, because it only postpones deadlines.
-func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // KeysRevoked returns the log index at which an API key may last have been revoked, suspended or
 // disabled, or a user disabled, as far as this process knows.

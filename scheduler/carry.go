@@ -21,9 +21,15 @@ type carriers struct {
 	carrier   Carrier
 	work      sync.WaitGroup
 	// copying and moving bound how many are under way.
-	copying, moving chan struct{}
+	copying, moving *line
+	// at has the sandboxes of each client, and homeOf the client of each sandbox. The rounds use them.
+	at     map[string]map[string]bool
+	homeOf map[string]string
+	news   chan struct{}
 
 	mu sync.Mutex
+	// agenda says when to look at a sandbox next.
+	agenda *agenda
 	// busy ends what is under way for a sandbox.
 	busy map[string]context.CancelFunc
 	// next is when a sandbox is tried again after a failure, and failures counts those in a row.
@@ -36,7 +42,8 @@ type carriers struct {
 	dropped map[string]bool
 }
 
-// carryPause is the least time between two rounds, and carryRound the most.
+// carryPause is the least time between two rounds, and carryRound the most while a drain goes on: what
+// it asks of the state may be refused.
 const carryPause, carryRound = 500 * time.Millisecond, 5 * time.Second
 
 // At most so many workspaces are copied or moved at a time: all goes through the leader.
@@ -44,9 +51,10 @@ const copiesAtOnce, movesAtOnce = 2, 2
 
 func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carriers {
 	return &carriers{
-		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, copying: make(chan struct{},
-			copiesAtOnce), moving: make(chan struct{}, movesAtOnce),
-		busy: map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{},
+		s: s, l: l, log: l.log, clusterID: clusterID, carrier: carrier, agenda: newAgenda(), news: make(chan struct{}, 1),
+		copying: newLine(copiesAtOnce), moving: newLine(movesAtOnce), at: map[string]map[string]bool{},
+		homeOf: map[string]string{},
+		busy:   map[string]context.CancelFunc{}, next: map[string]time.Time{}, failures: map[string]int{},
 		moveTries: map[string]int{},
 		damage:    newDamage(s.metrics.carry.damaged),
 		dropped:   map[string]bool{},
@@ -62,56 +70,131 @@ func (c *carriers) run(ctx context.Context) error {
 		return nil
 	}
 	c.work.Go(func() { c.endLost(ctx) })
+	c.endLeft(ctx)
+	c.work.Go(func() {
+		for sleep(ctx, c.s.cfg.CollectInterval) {
+			c.endLeft(ctx)
+		}
+	})
 	if c.s.cfg.Copies != nil {
 		c.work.Go(func() { c.sweep(ctx) })
 		c.work.Go(func() { c.checkAll(ctx) })
 	}
 	for {
 		v := c.s.store.View()
+		at := time.Now().Add(carryRound)
 		if v.Active(fsm.VersionClients) && v.Hold() == nil {
-			c.round(ctx, v)
+			at = c.round(ctx, v)
 		}
-		if !sleep(ctx, carryPause) || !awaitChange(ctx, v, time.Now().Add(carryRound), nil) {
+		if !sleep(ctx, carryPause) || !awaitChange(ctx, v, at, c.news) {
 			return nil
 		}
 	}
 }
 
-// round begins what is due and has room.
-func (c *carriers) round(ctx context.Context, v *fsm.View) {
+// due makes the sandbox due: its row, its observation or what is under way for it changed.
+func (c *carriers) due(id string) {
+	c.mu.Lock()
+	c.agenda.set(id, time.Time{})
+	c.mu.Unlock()
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
+}
+
+func (c *carriers) later(id string, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.agenda.set(id, at)
+}
+
+// round begins what is due and has room. It returns when something is due next without a change; zero
+// for never.
+func (c *carriers) round(ctx context.Context, v *fsm.View) time.Time {
 	now := time.Now()
+	c.mu.Lock()
+	ids := c.agenda.take(now)
+	c.mu.Unlock()
 	c.endDeleted(v)
+	for _, l := range []*line{c.copying, c.moving} {
+		for id := l.pop(); id != ""; id = l.pop() {
+			c.look(ctx, v, id, now)
+		}
+	}
+	for _, id := range ids {
+		c.look(ctx, v, id, now)
+	}
 	c.chooseFirst(ctx, v)
 	c.leaveErrors(ctx, v)
-	for sb := range v.AllSandboxes() {
-		if sb.Member() || sb.Desired == fsm.DesiredDeleted || !c.free(sb.ID, now) {
-			continue
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, ok := c.agenda.next()
+	if again := now.Add(carryRound); drainsGoOn(v) && (!ok || again.Before(at)) {
+		return again
+	}
+	return at
+}
+
+// look begins what is due for one sandbox, or says when to look again.
+func (c *carriers) look(ctx context.Context, v *fsm.View, id string, now time.Time) {
+	sb, o := v.SandboxAny(id), c.l.observedOf(id)
+	home := homeOf(sb, o)
+	c.place(id, home, sb != nil)
+	if sb == nil || sb.Member() || sb.Desired == fsm.DesiredDeleted || !c.free(id, now) {
+		return
+	}
+	mark := v.ClientMark(home)
+	switch {
+	case sb.Move != nil && sb.Move.Orphan != "":
+		if restores(v, sb, o) {
+			c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.restore(ctx, sb) })
 		}
-		o := c.l.observedOf(sb.ID)
-		home := homeOf(sb, o)
-		mark := v.ClientMark(home)
+	case sb.Move != nil && (mark == "" || mark == fsm.ClientDraining && !drains(v, home, sb)):
+		c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.giveUp(ctx, sb) })
+	case moves(v, sb, o, mark):
+		c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.move(ctx, sb, home, mark) })
+	case sb.Home != nil && mark == "" && sb.Status.State == fsm.SandboxRunning && !c.wasDropped(sb.Home.Volume):
+		c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.dropFormer(ctx, sb) })
+	default:
+		at, ok := c.copyAt(sb, o, mark, now)
 		switch {
-		case sb.Move != nil && sb.Move.Orphan != "":
-			if restores(v, sb, o) {
-				c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.restore(ctx, sb) })
-			}
-		case sb.Move != nil && (mark == "" || mark == fsm.ClientDraining && !drains(v, home, sb)):
-			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.giveUp(ctx, sb) })
-		case moves(v, sb, o, mark):
-			c.begin(ctx, sb, c.moving, func(ctx context.Context) error { return c.move(ctx, sb, home, mark) })
-		case sb.Home != nil && mark == "" && sb.Status.State == fsm.SandboxRunning && !c.wasDropped(sb.Home.Volume):
-			c.begin(ctx, sb, nil, func(ctx context.Context) error { return c.dropFormer(ctx, sb) })
-		case c.copyDue(sb, o, mark, now):
+		case ok && now.Before(at):
+			c.later(id, at)
+		case ok:
 			c.begin(ctx, sb, c.copying, func(ctx context.Context) error { return c.copyOf(ctx, sb) })
 		}
 	}
 }
 
 // free reports whether nothing is under way for the sandbox, and its pause after a failure is over.
+// The end of either makes it due.
 func (c *carriers) free(id string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.busy[id] == nil && !now.Before(c.next[id])
+	if next := c.next[id]; now.Before(next) {
+		c.agenda.set(id, next)
+		return false
+	}
+	return c.busy[id] == nil
+}
+
+// place notes which client has the sandbox's workspace; there is false for a sandbox without a row.
+func (c *carriers) place(id, home string, there bool) {
+	if was, known := c.homeOf[id]; known && (was != home || !there) {
+		delete(c.homeOf, id)
+		if delete(c.at[was], id); len(c.at[was]) == 0 {
+			delete(c.at, was)
+		}
+	}
+	if !there || home == "" {
+		return
+	}
+	c.homeOf[id] = home
+	if c.at[home] == nil {
+		c.at[home] = map[string]bool{}
+	}
+	c.at[home][id] = true
 }
 
 // endDeleted ends what is under way for sandboxes that are being deleted: it keeps their workspaces.
@@ -125,14 +208,10 @@ func (c *carriers) endDeleted(v *fsm.View) {
 	}
 }
 
-// begin does the work beside the others, if places has one free; nil needs none.
-func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places chan struct{}, fn func(context.Context) error) {
-	if places != nil {
-		select {
-		case places <- struct{}{}:
-		default:
-			return
-		}
+// begin does the work beside the others. It waits in line for a place; nil needs none.
+func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places *line, fn func(context.Context) error) {
+	if places != nil && !places.enter(sb.ID) {
+		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	c.mu.Lock()
@@ -142,8 +221,9 @@ func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places chan struc
 		defer cancel()
 		err := fn(ctx)
 		if places != nil {
-			<-places
+			places.leave()
 		}
+		defer c.due(sb.ID)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.busy, sb.ID)
@@ -198,28 +278,29 @@ func moves(v *fsm.View, sb *fsm.Sandbox, o Observed, mark string) bool {
 	return false
 }
 
-// copyDue reports whether a copy is due: of a paused workspace that was used since the last copy, and
-// of a running one after the interval.
-func (c *carriers) copyDue(sb *fsm.Sandbox, o Observed, mark string, now time.Time) bool {
+// copyAt returns when a copy is due: of a paused workspace that was used since the last copy, and of a
+// running one after the interval.
+func (c *carriers) copyAt(sb *fsm.Sandbox, o Observed, mark string, now time.Time) (at time.Time, ok bool) {
 	st := sb.Status
 	if c.s.cfg.Copies == nil || st.Workspace == "" || mark == fsm.ClientLost || sb.Move != nil ||
-		o.Client == ClientAwayNow ||
-		st.Generation != sb.Generation {
-		return false
+		o.Client == ClientAwayNow || st.Generation != sb.Generation {
+		return at, false
 	}
 	switch st.State {
 	case fsm.SandboxPaused:
-		return !copiedAtRest(sb, now) || c.damage.has(sb)
+		return at, !copiedAtRest(sb, now) || c.damage.has(sb)
 	case fsm.SandboxRunning:
 		last := st.Since
 		if sb.Copy != nil {
 			last = sb.Copy.At
 		}
-		// A time that is ahead is of a leader whose clock was.
-		return c.s.cfg.CopyInterval > 0 && (last.After(now) || !now.Before(last.Add(c.s.cfg.CopyInterval)))
+		if last.After(now) { // it is of a leader whose clock was ahead
+			return at, c.s.cfg.CopyInterval > 0
+		}
+		return last.Add(c.s.cfg.CopyInterval), c.s.cfg.CopyInterval > 0
 	case fsm.SandboxStarting, fsm.SandboxError, fsm.SandboxMissing:
 	}
-	return false
+	return at, false
 }
 
 // copiedAtRest reports whether the copy of a paused workspace has what was written before the pause.

@@ -86,6 +86,7 @@ func (c *carriers) checkOnce(ctx context.Context, checked map[string]time.Time) 
 		}
 		if c.damage.note(sb.ID, cp, err) {
 			c.log.Warn("the copy of a workspace can't be restored (bivouac runbook copies)", "sandbox", sb.ID, "error", err)
+			c.due(sb.ID)
 		} else if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"bivouac.dev/bivouac/fsm"
@@ -26,7 +27,8 @@ func (c *carriers) chooseFirst(ctx context.Context, v *fsm.View) {
 			continue
 		}
 		var first *fsm.Sandbox
-		for sb := range v.AllSandboxes() {
+		for _, id := range slices.Sorted(maps.Keys(c.at[m.ID])) {
+			sb := v.SandboxAny(id)
 			if c.canBeFirst(v, sb, m.ID, false) && (first == nil || byDisturbance(sb) < byDisturbance(first)) {
 				first = sb
 			}
@@ -41,6 +43,11 @@ func (c *carriers) chooseFirst(ctx context.Context, v *fsm.View) {
 	}
 }
 
+// drainsGoOn reports whether the drain of any client has something to do.
+func drainsGoOn(v *fsm.View) bool { return slices.ContainsFunc(v.ClientMarks(), goesOn) }
+
+func goesOn(m fsm.ClientMark) bool { return m.Drain == fsm.DrainFirst || m.Drain == fsm.DrainAll }
+
 // byDisturbance orders the sandboxes with which a drain can begin.
 func byDisturbance(sb *fsm.Sandbox) int {
 	return slices.Index([]fsm.SandboxState{fsm.SandboxPaused, fsm.SandboxRunning, fsm.SandboxError}, sb.State())
@@ -50,13 +57,16 @@ func byDisturbance(sb *fsm.Sandbox) int {
 // workspace which could be moved: each stays, with the reason.
 func (c *carriers) leaveErrors(ctx context.Context, v *fsm.View) {
 	for _, m := range v.ClientMarks() {
-		if m.Drain != fsm.DrainFirst && m.Drain != fsm.DrainAll {
+		if !goesOn(m) {
 			continue
 		}
 		var stays *fsm.Sandbox
 		others := false
-		for sb := range v.AllSandboxes() {
-			o := c.l.observedOf(sb.ID)
+		for id := range c.at[m.ID] {
+			sb, o := v.SandboxAny(id), c.l.observedOf(id)
+			if sb == nil {
+				continue
+			}
 			none := sb.State() == fsm.SandboxError && sb.Home == nil && o.Home == "" // no workspace
 			if sb.Desired == fsm.DesiredDeleted || homeOf(sb, o) != m.ID || none || slices.Contains(m.Stays, sb.ID) {
 				continue

@@ -67,6 +67,27 @@ func (c *carriers) sweepOnce(ctx context.Context) error {
 	return nil
 }
 
+// endLeft ends the jobs that a former leader left beside workspaces. A job that fills a new workspace keeps
+// the next try of that move from removing the workspace, so the first rounds wait for it.
+func (c *carriers) endLeft(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.CallTimeout)
+	defer cancel()
+	if !c.maySweep() || c.s.fence(ctx) != nil || !c.maySweep() {
+		return
+	}
+	v := c.s.store.View()
+	ended, err := c.carrier.EndLeft(ctx, c.clusterID, func(birth string) bool {
+		b, ok := fsm.ParseBirth(birth)
+		return ok && v.Contains(b)
+	})
+	if ended > 0 {
+		c.log.Warn("jobs that a former leader left beside workspaces are ended", "count", ended)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.log.Warn("ending what a former leader left beside workspaces failed", "error", err)
+	}
+}
+
 // maySweep reports whether the state is this history's, and nothing holds it.
 func (c *carriers) maySweep() bool {
 	v := c.s.store.View()

@@ -43,6 +43,8 @@ type carrying struct {
 	owners map[string]string
 	// births has the birth of each sandbox's job.
 	births map[string]string
+	// left are the births of the jobs that a dead leader left beside workspaces.
+	left []string
 	// to is where moves go, "" for "b".
 	to string
 	// lost: the leader's calls of the store fail.

@@ -115,20 +115,31 @@ func (p *policies) saidIdle(v *fsm.View, sb *fsm.Sandbox, at, now time.Time) boo
 	return a != nil && a.idle(at, now, pause)
 }
 
-// forget drops what is known of sandboxes that are no longer asked.
-func (p *policies) forget(known map[string]bool) {
+// forget drops what is known of a sandbox that is no longer asked.
+func (p *policies) forget(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	unknown := 0
-	for id, a := range p.asked {
-		switch {
-		case !known[id]:
-			delete(p.asked, id)
-		case !a.unknown.IsZero():
-			unknown++
-		}
+	if a := p.asked[id]; a != nil {
+		p.setUnknownLocked(a, time.Time{})
+		delete(p.asked, id)
 	}
-	p.s.metrics.idleUnknown.Set(float64(unknown))
+}
+
+// setUnknownLocked sets the time since which the use of a sandbox is not known; the caller holds mu.
+func (p *policies) setUnknownLocked(a *asking, since time.Time) {
+	switch {
+	case a.unknown.IsZero() && !since.IsZero():
+		p.unknown++
+	case !a.unknown.IsZero() && since.IsZero():
+		p.unknown--
+	}
+	a.unknown = since
+}
+
+func (p *policies) unknownNow() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unknown
 }
 
 // ask waits for a slot, asks a sandbox for its last use, and leaves the answer to the next round.
@@ -163,6 +174,7 @@ func (p *policies) takeAnswers() {
 		if !got.used.IsZero() {
 			p.touches.at(use{sandbox: got.sandbox}, got.used)
 		}
+		p.agenda.set(got.sandbox, time.Time{})
 		if p.asked[got.sandbox] == got.of {
 			p.lastAnswerLocked(got)
 		}
@@ -181,9 +193,10 @@ func (p *policies) lastAnswerLocked(got answer) {
 	}
 	switch {
 	case got.err == nil:
-		a.began, a.unknown, a.logged = got.begin, time.Time{}, false
+		a.began, a.logged = got.begin, false
+		p.setUnknownLocked(a, time.Time{})
 	case a.unknown.IsZero():
-		a.unknown = got.begin
+		p.setUnknownLocked(a, got.begin)
 	case !a.logged && got.begin.Sub(a.unknown) > maxAskPause:
 		a.logged = true
 		p.log.Warn("idleness unknown, sandbox is not paused as idle", "sandbox", got.sandbox, "error", got.err)

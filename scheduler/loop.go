@@ -27,6 +27,8 @@ type loop struct {
 	relist         chan struct{}
 	probers        sync.WaitGroup
 	gate           *gate
+	// carriers is nil for a backend whose workspaces can't be copied.
+	carriers *carriers
 
 	mu     sync.Mutex
 	tracks map[string]*track
@@ -58,6 +60,9 @@ func (l *loop) run(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	if carrier, can := l.s.runner.(Carrier); can {
+		l.carriers = newCarriers(l.s, l, clusterID, carrier)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	defer l.probers.Wait()
 	g.Go(func() error { <-ctx.Done(); l.queue.close(); return nil })
@@ -65,8 +70,8 @@ func (l *loop) run(ctx context.Context) error {
 	g.Go(func() error { return l.followStore(ctx) })
 	g.Go(func() error { return l.followBackend(ctx, clusterID) })
 	g.Go(func() error { return l.list(ctx, clusterID) })
-	if carrier, can := l.s.runner.(Carrier); can {
-		g.Go(func() error { return newCarriers(l.s, l, clusterID, carrier).run(ctx) })
+	if l.carriers != nil {
+		g.Go(func() error { return l.carriers.run(ctx) })
 	}
 	if backend, can := l.s.runner.(CapacityReader); can {
 		g.Go(func() error { return l.followCapacity(ctx, backend) })
@@ -101,12 +106,11 @@ func (l *loop) clusterID(ctx context.Context) (string, bool) {
 	}
 }
 
-// followStore queues each sandbox whose row changed, and all when a hold begins or ends. Rows are
-// never modified in place, so another pointer is another row.
+// followStore queues each sandbox whose row or orphan record changed, and all when a hold begins or
+// ends or operators mark clients.
 func (l *loop) followStore(ctx context.Context) error {
-	var last map[string]*fsm.Sandbox
+	var last *fsm.View
 	held := l.s.store.View().Hold() != nil
-	orphans := map[string]*fsm.Orphan{}
 	var marks []fsm.ClientMark
 	for {
 		v := l.s.store.View()
@@ -118,41 +122,39 @@ func (l *loop) followStore(ctx context.Context) error {
 			held = now
 			l.holdChanged(held)
 		}
-		orphans = l.followOrphans(v, orphans)
-		now := make(map[string]*fsm.Sandbox, len(last))
-		for sb := range v.AllSandboxes() {
-			now[sb.ID] = sb
-			if last[sb.ID] == sb {
-				continue
-			}
-			if last != nil && last[sb.ID] == nil {
-				// The rows of a term's first view may have been started by a former leader.
-				l.fresh(sb.ID)
-			}
-			l.queue.add(sb.ID)
-		}
-		for id := range last {
-			if now[id] == nil {
-				l.queue.add(id)
-			}
-		}
-		last = now
+		l.takeChanges(last, v)
+		last = v
 		if !awaitChange(ctx, v, time.Time{}, nil) {
 			return nil
 		}
 	}
 }
 
-// followOrphans queues the sandboxes whose orphan records changed.
-func (l *loop) followOrphans(v *fsm.View, last map[string]*fsm.Orphan) map[string]*fsm.Orphan {
-	now := map[string]*fsm.Orphan{}
-	for _, o := range v.Orphans() {
-		now[o.Kind+"/"+o.Sandbox] = o
-		if last[o.Kind+"/"+o.Sandbox] != o {
-			l.queue.add(o.Sandbox)
+// takeChanges queues what changed between two views; last is nil for the term's first.
+func (l *loop) takeChanges(last, v *fsm.View) {
+	c := v.ChangesSince(last)
+	if c.All {
+		l.queueAll()
+		for _, o := range v.Orphans() {
+			l.due(o.Sandbox)
 		}
+		return
 	}
-	return now
+	for _, id := range c.Sandboxes {
+		if last.SandboxAny(id) == nil && v.SandboxAny(id) != nil {
+			// The rows of a term's first view may have been started by a former leader.
+			l.fresh(id)
+		}
+		l.due(id)
+	}
+}
+
+// due has the sandbox looked at: its row or its observation changed.
+func (l *loop) due(id string) {
+	l.queue.add(id)
+	if l.carriers != nil {
+		l.carriers.due(id)
+	}
 }
 
 // holdChanged queues everything, because a hold began or ended.
@@ -176,10 +178,10 @@ func (l *loop) queueAll() {
 
 func (l *loop) queueAllLocked() {
 	for id := range l.tracks {
-		l.queue.add(id)
+		l.due(id)
 	}
 	for sb := range l.s.store.View().AllSandboxes() {
-		l.queue.add(sb.ID)
+		l.due(sb.ID)
 	}
 }
 
@@ -228,7 +230,7 @@ func (l *loop) onEvent(o Observed) {
 	changed := t.setObserved(o)
 	l.mu.Unlock()
 	if changed {
-		l.queue.add(o.SandboxID)
+		l.due(o.SandboxID)
 	}
 }
 
@@ -300,7 +302,7 @@ func (l *loop) listOnce(ctx context.Context, clusterID string) error {
 	}
 	l.mu.Unlock()
 	for _, id := range due {
-		l.queue.add(id)
+		l.due(id)
 	}
 	if err != nil {
 		return err

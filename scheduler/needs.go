@@ -120,6 +120,9 @@ type Carrier interface {
 	Export(ctx context.Context, job Job, w Workspace, known io.Reader, out io.Writer) error
 	// Import fills an empty workspace from in. It returns nil only if all of it is on the disk.
 	Import(ctx context.Context, job Job, w Workspace, in io.Reader) error
+	// EndLeft ends what ListWorkspaces does not show: the backend's jobs of exports and imports that this
+	// process does not run, of sandboxes whose birth is ours. A leader that died has left them.
+	EndLeft(ctx context.Context, clusterID string, ours func(birth string) bool) (ended int, err error)
 }
 
 // CapacityReader knows the backend's capacity for sandboxes; scheduler/nomad implements it beside

@@ -28,9 +28,14 @@ type policies struct {
 
 	// lastClockError is the last clock error that was logged.
 	lastClockError string
+	// agenda says when a sandbox expires or is asked next, as far as the view last has it.
+	agenda *agenda
+	last   *fsm.View
 
 	mu    sync.Mutex
 	asked map[string]*asking
+	// unknown counts those whose use is not known.
+	unknown int
 	// answers are those that no round has taken yet.
 	answers []answer
 	// away is why the secret store could not be read at awayAt.
@@ -44,7 +49,7 @@ const policyPause = time.Second
 func newPolicies(s *Scheduler, log *slog.Logger, backend *markGuard, g *gate) *policies {
 	return &policies{
 		s: s, log: log, touches: NewTouches(s.cluster, log), backend: backend, gate: g, news: make(chan struct{}, 1),
-		asked: map[string]*asking{},
+		asked: map[string]*asking{}, agenda: newAgenda(),
 	}
 }
 
@@ -53,96 +58,127 @@ func (p *policies) run(ctx context.Context) error {
 	defer p.asks.Wait()
 	for {
 		v := p.s.store.View()
-		next := p.round(ctx)
+		next := p.round(ctx, v)
 		if !sleep(ctx, policyPause) || !awaitChange(ctx, v, next, p.news) {
 			return nil
 		}
 	}
 }
 
-// round takes the answers, pauses and deletes expired sandboxes, and begins the questions that
-// are due. It waits for no sandbox. It returns the next time something is due; zero for never.
-func (p *policies) round(ctx context.Context) (next time.Time) {
+// round takes the answers, and looks at the sandboxes that changed, answered or are due. It waits for
+// no sandbox. It returns the next time something is due; zero for never.
+func (p *policies) round(ctx context.Context, v *fsm.View) (next time.Time) {
 	p.takeAnswers()
+	p.follow(v)
 	if !p.touches.flush(ctx) {
 		// While use can't be stored, no sandbox counts as idle.
 		return time.Now().Add(policyPause)
 	}
-	now := time.Now()
-	p.expireAll(ctx, now)
-	v := p.s.store.View()
-	soon := func(at time.Time) {
-		if next.IsZero() || at.Before(next) {
-			next = at
+	r := &policyRound{p: p, now: time.Now()}
+	for _, id := range p.agenda.take(r.now) {
+		r.expire(ctx, id)
+		if at := p.look(ctx, id, r.now); !at.IsZero() {
+			p.agenda.set(id, latest(at, r.again()))
 		}
 	}
-	known := map[string]bool{}
-	for sb := range v.AllSandboxes() {
-		at, _, reason, ok := v.Expiry(sb)
-		if !ok {
-			continue
-		}
-		if _, polled := askPause(v, sb); polled {
-			known[sb.ID] = true
-			due, unknown := p.askIfDue(ctx, v, sb, reason == fsm.PausedByIdle && !now.Before(at), at)
-			if !due.IsZero() {
-				soon(due)
-			}
-			if reason == fsm.PausedByIdle && (unknown || due.IsZero()) {
-				// An answer begins a round.
-				if end, bounded := v.RunningEnd(sb); bounded {
-					soon(latest(end, now.Add(policyPause)))
-				}
-				continue
-			}
-		}
-		soon(latest(at, now.Add(policyPause)))
-	}
-	p.forget(known)
+	p.s.metrics.idleUnknown.Set(float64(p.unknownNow()))
+	next, _ = p.agenda.next()
 	return next
 }
 
-// expireAll pauses and deletes what is expired in the present view.
-func (p *policies) expireAll(ctx context.Context, now time.Time) {
-	v := p.s.store.View()
-	agreed, limited, total := false, false, 0
-	for range v.AllSandboxes() {
-		total++
+// follow makes due what the view changed.
+func (p *policies) follow(v *fsm.View) {
+	c := v.ChangesSince(p.last)
+	p.last = v
+	for _, id := range c.Sandboxes {
+		p.agenda.set(id, time.Time{})
 	}
-	for sb := range v.AllSandboxes() {
-		at, action, reason, ok := v.Expiry(sb)
-		if ok && reason == fsm.PausedByIdle && !now.Before(at) && !p.saidIdle(v, sb, at, now) {
-			// Without a report of idleness only the maximum running time ends it.
-			reason = fsm.PausedByMaxRunning
-			at, ok = v.RunningEnd(sb)
+	if c.All || c.Policies {
+		for sb := range v.AllSandboxes() {
+			p.agenda.set(sb.ID, time.Time{})
 		}
-		if !ok || now.Before(at) {
-			continue
+	}
+}
+
+// look begins the question to a sandbox if it is due, and returns when to look at the sandbox again;
+// zero for when it changes.
+func (p *policies) look(ctx context.Context, id string, now time.Time) (next time.Time) {
+	v := p.s.store.View()
+	sb := v.SandboxAny(id)
+	if sb == nil {
+		p.forget(id)
+		return next
+	}
+	at, _, reason, ok := v.Expiry(sb)
+	_, polled := askPause(v, sb)
+	switch {
+	case !ok:
+		p.forget(id)
+		return next
+	case !polled:
+		p.forget(id)
+		return at
+	}
+	next, unknown := p.askIfDue(ctx, v, sb, reason == fsm.PausedByIdle && !now.Before(at), at)
+	if reason == fsm.PausedByIdle && (unknown || next.IsZero()) {
+		// An answer makes it due.
+		if at, ok = v.RunningEnd(sb); !ok {
+			return next
 		}
-		if !agreed && !p.clocksAgree(ctx) {
-			return
-		}
-		agreed = true
-		if action == fsm.ExpireDelete {
-			if limited = limited || !p.mayDelete(ctx, total); limited {
-				continue
-			}
-		}
-		body := &fsm.SandboxExpireBody{ID: sb.ID, Generation: sb.Generation, Action: action, Reason: reason}
-		if reason == fsm.PausedByIdle {
-			body.NotActiveSince = sb.Status.LastActive
-		}
-		fault.At("before", "expire")
-		res, err := p.s.cluster.Propose(ctx, command(body))
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			p.log.Warn("pausing or deleting an expired sandbox failed", "sandbox", sb.ID, "reason", reason, "error", err)
-		case res.Sandbox != nil:
-			p.s.metrics.expired.WithLabelValues(action, reason).Inc()
-			p.log.Info("sandbox expired", "sandbox", sb.ID, "reason", reason)
-		}
+	}
+	if next.IsZero() {
+		return at
+	}
+	return earliest(next, at)
+}
+
+// policyRound is what one round knows.
+type policyRound struct {
+	p   *policies
+	now time.Time
+	// asked: whether the clocks agree was asked, and agreed is the answer. limited: no more deletions
+	// are granted.
+	asked, agreed, limited bool
+}
+
+// again is the least time until the next look at what stays due.
+func (r *policyRound) again() time.Time { return r.now.Add(policyPause) }
+
+// expire pauses or deletes the sandbox if it is expired in the present view.
+func (r *policyRound) expire(ctx context.Context, id string) {
+	p, v := r.p, r.p.s.store.View()
+	sb := v.SandboxAny(id)
+	if sb == nil || ctx.Err() != nil {
+		return
+	}
+	at, action, reason, ok := v.Expiry(sb)
+	if ok && reason == fsm.PausedByIdle && !r.now.Before(at) && !p.saidIdle(v, sb, at, r.now) {
+		// Without a report of idleness only the maximum running time ends it.
+		reason = fsm.PausedByMaxRunning
+		at, ok = v.RunningEnd(sb)
+	}
+	if !ok || r.now.Before(at) {
+		return
+	}
+	if !r.asked {
+		r.asked, r.agreed = true, p.clocksAgree(ctx)
+	}
+	if !r.agreed || action == fsm.ExpireDelete && !r.mayDelete(ctx, v) {
+		return
+	}
+	body := &fsm.SandboxExpireBody{ID: sb.ID, Generation: sb.Generation, Action: action, Reason: reason}
+	if reason == fsm.PausedByIdle {
+		body.NotActiveSince = sb.Status.LastActive
+	}
+	fault.At("before", "expire")
+	res, err := p.s.cluster.Propose(ctx, command(body))
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.log.Warn("pausing or deleting an expired sandbox failed", "sandbox", sb.ID, "reason", reason, "error", err)
+	case res.Sandbox != nil:
+		p.s.metrics.expired.WithLabelValues(action, reason).Inc()
+		p.log.Info("sandbox expired", "sandbox", sb.ID, "reason", reason)
 	}
 }
 
@@ -168,11 +204,19 @@ func (p *policies) clocksAgree(ctx context.Context) bool {
 	return false
 }
 
-// mayDelete asks for one more deletion by a policy within the hour, with total sandboxes.
-func (p *policies) mayDelete(ctx context.Context, total int) bool {
-	ok, err := p.s.reserve(ctx, p.log, fsm.RemovalSandbox, total)
-	if err != nil && ctx.Err() == nil {
-		p.log.Warn("reserving the deletion of an expired sandbox failed", "error", err)
+// mayDelete asks for one more deletion by a policy within the hour.
+func (r *policyRound) mayDelete(ctx context.Context, v *fsm.View) bool {
+	if r.limited {
+		return false
 	}
-	return ok
+	total := 0
+	for range v.AllSandboxes() {
+		total++
+	}
+	ok, err := r.p.s.reserve(ctx, r.p.log, fsm.RemovalSandbox, total)
+	if err != nil && ctx.Err() == nil {
+		r.p.log.Warn("reserving the deletion of an expired sandbox failed", "error", err)
+	}
+	r.limited = err != nil || !ok
+	return !r.limited
 }

@@ -22,6 +22,9 @@ type pools struct {
 	s       *Scheduler
 	log     *slog.Logger
 	retries map[string]*poolRetry
+	// claims are sandboxes that were claimed in the last moments, as far as the view last has them.
+	claims map[string]bool
+	last   *fsm.View
 }
 
 // poolRetry delays a spec's pool after a member failed, so that a spec that can't work does not
@@ -43,7 +46,7 @@ const (
 )
 
 func newPools(s *Scheduler, log *slog.Logger) *pools {
-	return &pools{s: s, log: log, retries: map[string]*poolRetry{}}
+	return &pools{s: s, log: log, retries: map[string]*poolRetry{}, claims: map[string]bool{}}
 }
 
 // run maintains the pools until ctx ends.
@@ -59,6 +62,7 @@ func (p *pools) run(ctx context.Context) error {
 
 // round checks every pool once, and returns when to check again without a change; zero for never.
 func (p *pools) round(ctx context.Context, v *fsm.View) (next time.Time) {
+	p.follow(v)
 	if v.Hold() != nil {
 		return time.Time{}
 	}
@@ -119,7 +123,7 @@ func (p *pools) maintain(ctx context.Context, v *fsm.View, spec *fsm.Spec, membe
 		}
 	}
 	missing := spec.Pool - len(good)
-	if at := r.yield(v, missing > 0, now); !at.IsZero() {
+	if at := p.yield(v, r, missing > 0, now); !at.IsZero() {
 		return at
 	}
 	for ; missing > 0 && begun < p.s.cfg.PoolStarts; missing-- {
@@ -149,7 +153,7 @@ func (p *pools) retry(spec string) *poolRetry {
 
 // yield returns until when the new members of a pool that is short wait for starts that have
 // claimed one, because both need the clients' CPU. It is zero for no wait.
-func (r *poolRetry) yield(v *fsm.View, short bool, now time.Time) time.Time {
+func (p *pools) yield(v *fsm.View, r *poolRetry, short bool, now time.Time) time.Time {
 	switch {
 	case !short:
 		r.short = time.Time{}
@@ -160,13 +164,40 @@ func (r *poolRetry) yield(v *fsm.View, short bool, now time.Time) time.Time {
 	if now.Sub(r.short) >= poolYield {
 		return time.Time{}
 	}
-	for sb := range v.AllSandboxes() {
-		claim := sb.Claimed && sb.CreatedAt.Equal(sb.DesiredAt)
-		if age := now.Sub(sb.DesiredAt); claim && (age < poolPause || age < poolYield && sb.State() == fsm.SandboxStarting) {
+	for id := range p.claims {
+		sb := v.SandboxAny(id)
+		switch {
+		case !claimedAt(sb, now):
+			delete(p.claims, id)
+		case now.Sub(sb.DesiredAt) < poolPause || sb.State() == fsm.SandboxStarting:
 			return now.Add(poolPause)
 		}
 	}
 	return time.Time{}
+}
+
+// claimedAt reports whether the sandbox was claimed within poolYield before now.
+func claimedAt(sb *fsm.Sandbox, now time.Time) bool {
+	return sb != nil && sb.Claimed && sb.CreatedAt.Equal(sb.DesiredAt) && now.Sub(sb.DesiredAt) < poolYield
+}
+
+// follow notes the claims that the view changed.
+func (p *pools) follow(v *fsm.View) {
+	c, now := v.ChangesSince(p.last), time.Now()
+	p.last = v
+	for _, id := range c.Sandboxes {
+		if claimedAt(v.SandboxAny(id), now) {
+			p.claims[id] = true
+		}
+	}
+	if !c.All {
+		return
+	}
+	for sb := range v.AllSandboxes() {
+		if claimedAt(sb, now) {
+			p.claims[sb.ID] = true
+		}
+	}
 }
 
 func (r *poolRetry) fail(now time.Time) {

@@ -20,14 +20,13 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-var _ scheduler.Carrier = (*Runner)(nil)
-
-// The job beside a workspace. It has no secrets and no network, and ends by itself if no leader
-// removes it.
+// The job beside a workspace. It has no secrets and no network. What a leader leaves that dies, the next
+// one removes (carry_left.go), and without any it ends by itself.
 const (
 	carryPrefix   = "workspace-"
 	carryTask     = "carry"
 	carryLife     = "12h"
+	trialLife     = "1m"
 	carryCPU      = 100
 	carryMemory   = 256
 	carryTarget   = "/workspace"
@@ -204,7 +203,10 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 		ReschedulePolicy: &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)},
 		EphemeralDisk:    &api.EphemeralDisk{SizeMB: new(10), Sticky: new(false), Migrate: new(false)},
 	}
-	program := carryProgram
+	program, life := carryProgram, carryLife
+	if ws.HostPath == "" {
+		life = trialLife
+	}
 	switch t.Driver {
 	case fsm.DriverDocker:
 		image := r.cfg.CarryImage
@@ -216,7 +218,7 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 				"sandbox-agent that copies workspaces: " +
 				"name one that has in workspaces { image } of the nodes' configuration"}
 		}
-		carryInContainer(task, g, ws, image, readonly)
+		carryInContainer(task, g, ws, image, life, readonly)
 	case fsm.DriverRawExec:
 		if program = r.cfg.CarryCommand; program == "" && path.Base(t.Command) == carryBinary {
 			program = t.Command
@@ -226,7 +228,7 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 				"sandbox-agent that copies workspaces: " +
 				"name one in workspaces { command } of the nodes' configuration"}
 		}
-		task.Config = map[string]any{"command": program, "args": []string{"workspace", "wait", carryLife}}
+		task.Config = map[string]any{"command": program, "args": []string{"workspace", "wait", life}}
 	case fsm.DriverMock, fsm.DriverProcess:
 		return nil, nil, &scheduler.Failure{
 			Reason: fsm.ReasonSpec,
@@ -237,16 +239,16 @@ func (r *Runner) carrySpec(job scheduler.Job, ws workspace, readonly bool) (*api
 		ID: new(id), Name: new(id), Type: new("batch"), Priority: new(carryPriority), Region: optional(r.cfg.Region),
 		Namespace: optional(r.cfg.Namespace),
 		NodePool:  optional(r.cfg.NodePool), Datacenters: datacenters(r.cfg), TaskGroups: []*api.TaskGroup{g},
-		Meta: map[string]string{metaCluster: job.ClusterID, metaSandbox: job.SandboxID},
+		Meta: map[string]string{metaCluster: job.ClusterID, metaSandbox: job.SandboxID, metaBirth: job.Birth},
 	}, []string{program}, nil
 }
 
 // carryInContainer makes the task a container of the image, without network and with the capabilities
 // that files of all owners need. The workspace is mounted in it.
-func carryInContainer(task *api.Task, g *api.TaskGroup, ws workspace, image string, readonly bool) {
+func carryInContainer(task *api.Task, g *api.TaskGroup, ws workspace, image, life string, readonly bool) {
 	task.User = "0:0"
 	task.Config = map[string]any{
-		"image": image, "args": []string{"workspace", "wait", carryLife}, "network_mode": "none", "readonly_rootfs": true,
+		"image": image, "args": []string{"workspace", "wait", life}, "network_mode": "none", "readonly_rootfs": true,
 		"cap_drop": []string{"all"}, "cap_add": []string{"chown", "dac_override", "fowner", "fsetid"},
 		"security_opt": []string{"no-new-privileges"}, "pids_limit": maxPids,
 	}
@@ -271,6 +273,7 @@ func carryInContainer(task *api.Task, g *api.TaskGroup, ws workspace, image stri
 
 // runCarrier registers the job and waits until its task runs.
 func (r *Runner) runCarrier(ctx context.Context, spec *api.Job) (*api.Allocation, error) {
+	r.carried.begin(*spec.ID)
 	err := r.call(ctx, opRunCarrier, func(ctx context.Context) error {
 		_, _, err := r.client.Jobs().EnforceRegister(spec, 0, write(ctx))
 		return err
@@ -314,12 +317,13 @@ func lastEvent(a *api.AllocationListStub) string {
 	return a.ClientDescription
 }
 
-// endCarrier removes the job. One that stays ends by itself.
+// endCarrier removes the job. One that stays is removed by the leader's next look.
 func (r *Runner) endCarrier(ctx context.Context, id string) {
+	defer r.carried.end(id)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.CallTimeout)
 	defer cancel()
 	if err := r.deregister(ctx, id, true); err != nil && !errors.Is(err, errNotFound) {
-		r.log.Warn("removing the job beside a workspace failed; it ends by itself", "job", id, "error", err)
+		r.log.Warn("removing the job beside a workspace failed; the leader tries again", "job", id, "error", err)
 	}
 }
 

@@ -66,6 +66,7 @@ func (r *Runner) findClients(ctx context.Context, p *observation) error {
 	for _, j := range p.jobs {
 		if volume := j.Meta[metaVolume]; volume != "" && !r.homes.Contains(volume) {
 			stubs, err := r.volumeStubs(ctx, jobPrefix)
+			r.homes.Resize(max(leastSeen, 2*len(stubs)))
 			for _, s := range stubs {
 				r.homes.Add(s.ID, s.NodeID)
 			}

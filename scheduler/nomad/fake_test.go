@@ -124,6 +124,7 @@ func (f *fakeNomad) count(what string) int {
 func (f *fakeNomad) add(path string, row map[string]any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.index++
 	f.tables[path] = append(f.tables[path], row)
 }
 

@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -11,7 +12,10 @@ import (
 )
 
 // ourJobs filters what belongs to jobs that are named like ours.
-const ourJobs = `JobID matches "^sandbox-"`
+const (
+	ourJobs      = `JobID matches "^sandbox-"`
+	blockedEvals = ourJobs + ` and Status == "blocked"`
+)
 
 // List implements scheduler.Runner. It reads jobs before allocations, so a job shown as stopped
 // comes with every allocation it ever made.
@@ -51,26 +55,15 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 func (r *Runner) listing(ctx context.Context) (*observation, error) {
 	p := newObservation()
 	p.homes = r.homes
-	err := r.call(ctx, "list jobs", func(ctx context.Context) error {
-		q := query(ctx)
-		q.Prefix = jobPrefix
-		stubs, meta, err := r.client.Jobs().ListOptions(&api.JobListOptions{Fields: &api.JobListFields{Meta: true}}, q)
-		if err != nil {
-			return err
-		}
-		p.index = meta.LastIndex
-		for _, s := range stubs {
-			p.jobs[s.ID] = &jobFacts{
-				ID: s.ID, Meta: s.Meta, Stop: s.Stop, Priority: s.Priority, JobModifyIndex: s.JobModifyIndex,
-				ModifyIndex: s.ModifyIndex,
-			}
-		}
-		return nil
-	})
+	jobs, index, err := r.jobs.read(ctx, r.tableIndex("list jobs", "/v1/jobs"), r.listJobs)
 	if err != nil {
 		return nil, err
 	}
-	allocs, err := r.listAllocs(ctx)
+	p.index = index
+	for _, j := range jobs {
+		p.jobs[j.ID] = j
+	}
+	allocs, _, err := r.allocs.read(ctx, r.tableIndex("list allocations", "/v1/allocations"), r.listAllocs)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +71,7 @@ func (r *Runner) listing(ctx context.Context) (*observation, error) {
 		p.addAlloc(a)
 	}
 	var evals []*evalFacts
-	if err := r.read(ctx, "list evaluations", "/v1/evaluations", &evals); err != nil {
+	if _, err := r.read(ctx, "list evaluations", "/v1/evaluations", blockedEvals, &evals); err != nil {
 		return nil, err
 	}
 	for _, e := range evals {
@@ -90,29 +83,75 @@ func (r *Runner) listing(ctx context.Context) (*observation, error) {
 	return p, r.findClients(ctx, p)
 }
 
-// listAllocs reads the allocations of our jobs. Most of an allocation's data, and of the work for
-// both sides, are its resources and task events. They are read only when an allocation has
-// changed since it was last read.
-func (r *Runner) listAllocs(ctx context.Context) ([]*allocFacts, error) {
-	var allocs []*allocFacts
-	if err := r.read(ctx, "list allocations", "/v1/allocations?task_states=false", &allocs); err != nil {
-		return nil, err
-	}
-	for i, a := range allocs {
-		known, ok := r.seen.Get(a.ID)
-		if !ok || known.ModifyIndex != a.ModifyIndex {
-			return r.listWholeAllocs(ctx)
+func (r *Runner) listJobs(ctx context.Context) (jobs []*jobFacts, index uint64, err error) {
+	err = r.call(ctx, "list jobs", func(ctx context.Context) error {
+		q := query(ctx)
+		q.Prefix = jobPrefix
+		stubs, meta, err := r.client.Jobs().ListOptions(&api.JobListOptions{Fields: &api.JobListFields{Meta: true}}, q)
+		if err != nil {
+			return err
 		}
-		whole := *known
-		whole.JobVersion = a.JobVersion
-		allocs[i] = &whole
-	}
-	return allocs, nil
+		index = meta.LastIndex
+		for _, s := range stubs {
+			jobs = append(jobs, &jobFacts{
+				ID: s.ID, Meta: s.Meta, Stop: s.Stop, Priority: s.Priority, JobModifyIndex: s.JobModifyIndex,
+				ModifyIndex: s.ModifyIndex,
+			})
+		}
+		return nil
+	})
+	return jobs, index, err
 }
 
-func (r *Runner) listWholeAllocs(ctx context.Context) ([]*allocFacts, error) {
+// fewAllocs is how many allocations a listing reads by name, and not all.
+const fewAllocs = 32
+
+// listAllocs reads the allocations of our jobs. Most of an allocation's data, and of the work for
+// both sides, are its resources and task events. They are read only of those that have changed since
+// they were last read.
+func (r *Runner) listAllocs(ctx context.Context) ([]*allocFacts, uint64, error) {
 	var allocs []*allocFacts
-	if err := r.read(ctx, "list whole allocations", "/v1/allocations?resources=true&task_states=true",
+	index, err := r.read(ctx, "list allocations", "/v1/allocations?task_states=false", ourJobs, &allocs)
+	if err != nil {
+		return nil, 0, err
+	}
+	r.seen.Resize(max(leastSeen, 2*len(allocs)))
+	var unknown []string
+	for _, a := range allocs {
+		if known, ok := r.seen.Get(a.ID); !ok || known.ModifyIndex != a.ModifyIndex {
+			unknown = append(unknown, fmt.Sprintf("ID == %q", a.ID))
+		}
+	}
+	if len(unknown) > fewAllocs {
+		allocs, err := r.listWholeAllocs(ctx, ourJobs)
+		return allocs, index, err
+	}
+	whole := map[string]*allocFacts{}
+	if len(unknown) > 0 {
+		read, err := r.listWholeAllocs(ctx, ourJobs+" and ("+strings.Join(unknown, " or ")+")")
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, a := range read {
+			whole[a.ID] = a
+		}
+	}
+	list := allocs[:0]
+	for _, a := range allocs {
+		if w := whole[a.ID]; w != nil {
+			list = append(list, w)
+		} else if known, ok := r.seen.Get(a.ID); ok { // else it was collected meanwhile
+			own := *known
+			own.JobVersion = a.JobVersion
+			list = append(list, &own)
+		}
+	}
+	return list, index, nil
+}
+
+func (r *Runner) listWholeAllocs(ctx context.Context, filter string) ([]*allocFacts, error) {
+	var allocs []*allocFacts
+	if _, err := r.read(ctx, "list whole allocations", "/v1/allocations?resources=true&task_states=true", filter,
 		&allocs); err != nil {
 		return nil, err
 	}
@@ -141,15 +180,16 @@ func (r *Runner) see(a *allocFacts) {
 	r.seen.Add(a.ID, &own)
 }
 
-// read queries a list of what belongs to our jobs into out.
-func (r *Runner) read(ctx context.Context, op, endpoint string, out any) error {
-	return r.call(ctx, op, func(ctx context.Context) error {
+// read queries a list into out, and returns its index.
+func (r *Runner) read(ctx context.Context, op, endpoint, filter string, out any) (index uint64, err error) {
+	err = r.call(ctx, op, func(ctx context.Context) error {
 		q := query(ctx)
-		q.Filter = ourJobs
-		if strings.HasPrefix(endpoint, "/v1/evaluations") {
-			q.Filter += ` and Status == "blocked"`
+		q.Filter = filter
+		meta, err := r.client.Raw().Query(endpoint, out, q)
+		if err == nil {
+			index = meta.LastIndex
 		}
-		_, err := r.client.Raw().Query(endpoint, out, q)
 		return err
 	})
+	return index, err
 }

@@ -33,6 +33,11 @@ type Runner struct {
 	homes *lru.Cache[string, string]
 	// seen caches allocations by id as Nomad last reported them.
 	seen *lru.Cache[string, *allocFacts]
+	// carried are the jobs beside workspaces that are this process's.
+	carried carried
+	// jobs and allocs are the last listings.
+	jobs   kept[*jobFacts]
+	allocs kept[*allocFacts]
 	// facts caches clients by id, for minutes, because a client's configuration can change.
 	facts    *expirable.LRU[string, clientFacts]
 	capacity capacity
@@ -44,6 +49,10 @@ type Runner struct {
 }
 
 var _ scheduler.Backend = (*Runner)(nil)
+
+// leastSeen is how many clients of volumes, and allocations, are cached at least. A listing that finds
+// more makes the caches larger: one that is too small has everything read again each time.
+const leastSeen = 16384
 
 // New makes a Runner; it makes no calls.
 func New(cfg Config) (*Runner, error) {
@@ -67,11 +76,11 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	homes, err := lru.New[string, string](65536)
+	homes, err := lru.New[string, string](leastSeen)
 	if err != nil {
 		return nil, err
 	}
-	seen, err := lru.New[string, *allocFacts](16384)
+	seen, err := lru.New[string, *allocFacts](leastSeen)
 	if err != nil {
 		return nil, err
 	}
