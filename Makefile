@@ -154,12 +154,12 @@ nightly: tools ## the long and large forms, each with its time; one that fails k
 	@.ci/nightly
 
 .PHONY: nemesis
-nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule, KINDS=empty-disk,bounce has some faults only, STORE=wal and NODES=5 one cluster)
-	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) BIVOUAC_DRILL_KINDS=$(KINDS) BIVOUAC_DRILL_FLEET=$(STORE)$(NODES) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/e2e
+nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule, KINDS=empty-disk,bounce has some faults only, NODES=5 one cluster)
+	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) BIVOUAC_DRILL_KINDS=$(KINDS) BIVOUAC_DRILL_NODES=$(NODES) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/e2e
 
 .PHONY: soak
-soak: ## keep three nodes at 70 % of their maximum, or at SOAK_RATE=50 requests a second, with the data of SOAK_USERS=5000 (DURATION=1h SOAK_STORE=wal SOAK_STARVE=4 SOAK_OUT=folder for samples and logs)
-	BIVOUAC_SOAK=$(or $(DURATION),1h) BIVOUAC_SOAK_STORE=$(SOAK_STORE) BIVOUAC_SOAK_STARVE=$(SOAK_STARVE) BIVOUAC_SOAK_RATE=$(SOAK_RATE) BIVOUAC_SOAK_USERS=$(SOAK_USERS) BIVOUAC_SOAK_OUT=$(abspath $(SOAK_OUT)) \
+soak: ## keep three nodes at 70 % of their maximum, or at SOAK_RATE=50 requests a second, with the data of SOAK_USERS=5000 (DURATION=1h SOAK_STARVE=4 SOAK_OUT=folder for samples and logs)
+	BIVOUAC_SOAK=$(or $(DURATION),1h) BIVOUAC_SOAK_STARVE=$(SOAK_STARVE) BIVOUAC_SOAK_RATE=$(SOAK_RATE) BIVOUAC_SOAK_USERS=$(SOAK_USERS) BIVOUAC_SOAK_OUT=$(abspath $(SOAK_OUT)) \
 	  $(GO) test -count=1 -v -timeout 0 -run 'TestLoad$$' ./ops/e2e
 
 .PHONY: vuln

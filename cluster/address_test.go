@@ -99,7 +99,7 @@ func TestCluster_Join_AtADeadMembersAddress_WhoThenComesBackElsewhere(t *testing
 // the address first comes back there.
 func TestReal_Join_AtADeadMembersAddress(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	r.put(0, 1)
 	away := (r.leader() + 1) % 3
@@ -204,7 +204,7 @@ func TestReal_AllNodesMove_AndTheConfigurationFollows(t *testing.T) {
 	if raceDetector {
 		t.Skip("hashicorp/raft races with itself here; run without -race")
 	}
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	for i := range 3 {
 		r.start(i)
 	}

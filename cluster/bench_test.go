@@ -9,32 +9,30 @@ import (
 )
 
 // benchCluster is three real nodes in this process, on one disk.
-func benchCluster(b *testing.B, logStore string) (leader, follower *cluster.Node) {
+func benchCluster(b *testing.B) (leader, follower *cluster.Node) {
 	b.Helper()
-	r := newReal(b, 3, logStore)
+	r := newReal(b, 3)
 	r.startAll()
 	l := r.leader()
 	return r.nodes[l].node, r.nodes[(l+1)%3].node
 }
 
 func BenchmarkNode_Propose(b *testing.B) {
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		leader, follower := benchCluster(b, logStore)
-		for name, n := range map[string]*cluster.Node{"leader": leader, "follower": follower} {
-			for _, writers := range []int{1, 64} {
-				b.Run(fmt.Sprintf("%s/%s/%d", logStore, name, writers), func(b *testing.B) {
-					parallel(b, writers, func(i int) error {
-						_, err := n.Propose(b.Context(), put("ada", i))
-						return err
-					})
+	leader, follower := benchCluster(b)
+	for name, n := range map[string]*cluster.Node{"leader": leader, "follower": follower} {
+		for _, writers := range []int{1, 64} {
+			b.Run(fmt.Sprintf("%s/%d", name, writers), func(b *testing.B) {
+				parallel(b, writers, func(i int) error {
+					_, err := n.Propose(b.Context(), put("ada", i))
+					return err
 				})
-			}
+			})
 		}
 	}
 }
 
 func BenchmarkNode_View(b *testing.B) {
-	leader, follower := benchCluster(b, cluster.LogStoreBoltDB)
+	leader, follower := benchCluster(b)
 	for name, n := range map[string]*cluster.Node{"leader": leader, "follower": follower} {
 		for _, readers := range []int{1, 64} {
 			b.Run(fmt.Sprintf("%s/%d", name, readers), func(b *testing.B) {

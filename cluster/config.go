@@ -11,14 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/cluster/peernet"
-	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
-)
-
-// The log stores a Config may choose.
-const (
-	LogStoreBoltDB = raftstore.BoltDB
-	LogStoreWAL    = raftstore.WAL
 )
 
 const (
@@ -62,9 +55,6 @@ type Config struct {
 	// RetryJoin lists peer addresses at which to find the cluster. It may contain this node's own.
 	RetryJoin []string
 
-	// LogStore is LogStoreBoltDB or LogStoreWAL. A node refuses to start on a data directory with a
-	// log of the other kind.
-	LogStore string
 	// HeartbeatTimeout, ElectionTimeout and LeaderLeaseTimeout are Raft's timers, the same on every
 	// node.
 	HeartbeatTimeout   time.Duration
@@ -107,7 +97,6 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		PeerAddress:        "0.0.0.0:8301",
-		LogStore:           LogStoreBoltDB,
 		HeartbeatTimeout:   500 * time.Millisecond,
 		ElectionTimeout:    500 * time.Millisecond,
 		LeaderLeaseTimeout: 300 * time.Millisecond,
@@ -178,9 +167,6 @@ func (c Config) Validate() error {
 		if _, _, err := net.SplitHostPort(a); err != nil {
 			bad("RetryJoin address %q must be host:port", a)
 		}
-	}
-	if c.LogStore != LogStoreBoltDB && c.LogStore != LogStoreWAL {
-		bad("LogStore %q must be %q or %q", c.LogStore, LogStoreBoltDB, LogStoreWAL)
 	}
 	return errors.Join(append(errs, c.validateTimers()...)...)
 }

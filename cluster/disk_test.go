@@ -15,7 +15,7 @@ import (
 // follows once its disk answers.
 func TestReal_LeadersDiskHangs_OthersLead(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	answer := make(chan struct{})
 	var mu sync.Mutex
 	hung := -1 // the node whose disk hangs

@@ -54,32 +54,27 @@ func TestCluster_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
 // port and on real disks.
 func TestReal_EmptiedDisk_LosesNoAcknowledgedWrite(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(logStore, func(t *testing.T) {
-			t.Parallel()
-			r := newReal(t, 3, logStore)
-			r.startAll()
-			r.put(0, 1)
-			r.want(1)
-			r.kill(0)
-			r.put(1, 2)
-			r.kill(1)
-			r.kill(2)
-			r.empty(2)
-			r.start(0)
-			r.start(2)
-			// n0 has asked for votes in vain several times, or it leads.
-			eventually(t, func() bool {
-				return r.nodes[0].node.Status().State == cluster.StateLeader || r.count(0, "bivouac_raft_wrong_answers_total") >= 3
-			}, func() string { return "n0 neither leads nor was refused" })
-			if s := r.nodes[0].node.Status(); s.State == cluster.StateLeader {
-				t.Fatalf("n0, which lacks an acknowledged write, is elected in term %d with the vote of an emptied disk", s.Term)
-			}
-			r.start(1)
-			r.ready(0)
-			r.want(2)
-			r.ready(2)
-			r.want(2)
-		})
+	r := newReal(t, 3)
+	r.startAll()
+	r.put(0, 1)
+	r.want(1)
+	r.kill(0)
+	r.put(1, 2)
+	r.kill(1)
+	r.kill(2)
+	r.empty(2)
+	r.start(0)
+	r.start(2)
+	// n0 has asked for votes in vain several times, or it leads.
+	eventually(t, func() bool {
+		return r.nodes[0].node.Status().State == cluster.StateLeader || r.count(0, "bivouac_raft_wrong_answers_total") >= 3
+	}, func() string { return "n0 neither leads nor was refused" })
+	if s := r.nodes[0].node.Status(); s.State == cluster.StateLeader {
+		t.Fatalf("n0, which lacks an acknowledged write, is elected in term %d with the vote of an emptied disk", s.Term)
 	}
+	r.start(1)
+	r.ready(0)
+	r.want(2)
+	r.ready(2)
+	r.want(2)
 }

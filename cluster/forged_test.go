@@ -107,7 +107,7 @@ func (r *real) unharmed(term uint64, number int) {
 // formed starts three nodes and waits until all of them know the newest protocol version.
 func formed(t *testing.T) *real {
 	t.Helper()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	r.put(0, 1)
 	eventually(t, func() bool {

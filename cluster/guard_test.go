@@ -61,74 +61,72 @@ func (r *real) settled(number int) {
 // from before the last start or within it; a copy does not even start.
 func TestReal_OlderDisk_IsRefused(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		for name, live := range map[string]bool{"from before the last start": false, "from within the last start": true} {
-			t.Run(logStore+" "+name, func(t *testing.T) {
-				t.Parallel()
-				r := newReal(t, 3, logStore)
-				for i := range 3 {
-					r.start(i)
-				}
-				r.settled(0)
-				dir := r.nodes[2].cfg.DataDir
-				older := filepath.Join(r.dir, "older")
-				if !live {
-					r.kill(2)
-				}
-				copyDir(t, dir, older)
-				if !live {
-					r.start(2)
-				}
-				for i := range 3 {
-					r.ready(i)
-				}
-				r.put(0, 7)
-				r.settled(7)
+	for name, live := range map[string]bool{"from before the last start": false, "from within the last start": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newReal(t, 3)
+			for i := range 3 {
+				r.start(i)
+			}
+			r.settled(0)
+			dir := r.nodes[2].cfg.DataDir
+			older := filepath.Join(r.dir, "older")
+			if !live {
 				r.kill(2)
-				// What is known must outlive the leader that saw it.
-				for i := range 2 {
-					r.kill(i)
-				}
-				newest := filepath.Join(r.dir, "newest")
-				if err := os.Rename(dir, newest); err != nil {
-					t.Fatal(err)
-				}
-				copyDir(t, older, dir)
-				for i := range 2 {
-					r.start(i)
-				}
-				if why := r.refused(2); !strings.Contains(why, "is a copy") || !strings.Contains(why, "adopt-disk") {
-					t.Errorf("the copy: %s", why)
-				}
-				if err := recovery.Adopt(dir, logStore, testLogger(t)); err != nil {
-					t.Fatal(err)
-				}
-				why := r.refused(2)
-				t.Log(why)
-				if !strings.Contains(why, "objects to the start") || !strings.Contains(why, "start the node with an empty one") {
-					t.Errorf("the older disk: %s", why)
-				}
-				// The newest disk, moved back by rename, is no copy and goes on.
-				if err := os.RemoveAll(dir); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Rename(newest, dir); err != nil {
-					t.Fatal(err)
-				}
+			}
+			copyDir(t, dir, older)
+			if !live {
 				r.start(2)
-				for i := range 3 {
-					r.ready(i)
-				}
-				r.want(7)
-			})
-		}
+			}
+			for i := range 3 {
+				r.ready(i)
+			}
+			r.put(0, 7)
+			r.settled(7)
+			r.kill(2)
+			// What is known must outlive the leader that saw it.
+			for i := range 2 {
+				r.kill(i)
+			}
+			newest := filepath.Join(r.dir, "newest")
+			if err := os.Rename(dir, newest); err != nil {
+				t.Fatal(err)
+			}
+			copyDir(t, older, dir)
+			for i := range 2 {
+				r.start(i)
+			}
+			if why := r.refused(2); !strings.Contains(why, "is a copy") || !strings.Contains(why, "adopt-disk") {
+				t.Errorf("the copy: %s", why)
+			}
+			if err := recovery.Adopt(dir, testLogger(t)); err != nil {
+				t.Fatal(err)
+			}
+			why := r.refused(2)
+			t.Log(why)
+			if !strings.Contains(why, "objects to the start") || !strings.Contains(why, "start the node with an empty one") {
+				t.Errorf("the older disk: %s", why)
+			}
+			// The newest disk, moved back by rename, is no copy and goes on.
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(newest, dir); err != nil {
+				t.Fatal(err)
+			}
+			r.start(2)
+			for i := range 3 {
+				r.ready(i)
+			}
+			r.want(7)
+		})
 	}
 }
 
 // A copy of a disk does not run beside the disk, wherever it is. It is not parallel: a former that does
 // not answer within lifeTimeout does not hold the copy up.
 func TestReal_ClonedDisk_IsRefusedWhileTheFormerRuns(t *testing.T) {
-	r := newReal(t, 4, cluster.LogStoreBoltDB)
+	r := newReal(t, 4)
 	for i := range 3 {
 		r.nodes[i].cfg.BootstrapExpect = 3
 		r.start(i)
@@ -138,7 +136,7 @@ func TestReal_ClonedDisk_IsRefusedWhileTheFormerRuns(t *testing.T) {
 	clone := r.nodes[3]
 	clone.cfg.NodeName, clone.cfg.TLS, clone.cfg.BootstrapExpect = "n2", r.nodes[2].cfg.TLS, 0
 	copyDir(t, r.nodes[2].cfg.DataDir, clone.cfg.DataDir)
-	if err := recovery.Adopt(clone.cfg.DataDir, cluster.LogStoreBoltDB, testLogger(t)); err != nil {
+	if err := recovery.Adopt(clone.cfg.DataDir, testLogger(t)); err != nil {
 		t.Fatal(err)
 	}
 	if why := r.refused(3); !strings.Contains(why, "still answers at "+r.nodes[2].cfg.PeerAddress) {

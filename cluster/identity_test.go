@@ -59,7 +59,7 @@ func TestCluster_RemovedNode_IsNotReadyAndSaysSo(t *testing.T) {
 // open, so that no follower gets "connection refused".
 func TestReal_LeaderRestartedAtOnce_IsTakenForGone(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	ports := make([]interface{ Close() error }, 3)
 	again := make([]func() net.Listener, 3)
 	for i, n := range r.nodes {

@@ -111,7 +111,7 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	storage, err := openStorage(cfg.DataDir, cfg.LogStore, cfg.Logger)
+	storage, err := raftstore.Open(cfg.DataDir, StorageOptions(cfg.Logger))
 	if err != nil {
 		return nil, err
 	}

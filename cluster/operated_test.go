@@ -125,7 +125,7 @@ func TestCluster_Records_OfRemovedMembersAreForgotten(t *testing.T) {
 // TestReal_Restore_EndsWithItsCaller: the leader's work does not end, and the caller goes.
 func TestReal_Restore_EndsWithItsCaller(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 1, cluster.LogStoreBoltDB)
+	r := newReal(t, 1)
 	r.startAll()
 	n := r.nodes[0].node
 	working, end := make(chan struct{}), make(chan struct{})

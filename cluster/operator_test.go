@@ -118,7 +118,7 @@ func operatorBodies() []fsm.Body {
 // an operator's key every node takes the same commands.
 func TestReal_StolenCertificateIsNoOperator(t *testing.T) {
 	t.Parallel()
-	r := &rogue{real: newReal(t, 3, cluster.LogStoreBoltDB)}
+	r := &rogue{real: newReal(t, 3)}
 	r.startAll()
 	r.files = r.issue("stolen", "n2", r.ca, time.Hour)
 	eventually(t, func() bool {

@@ -44,9 +44,9 @@ func TestMain(m *testing.M) {
 
 // child is what a node process needs to know.
 type child struct {
-	Name, Dir, Address, LogStore string
-	Peers                        []string
-	TLS                          peernet.TLSFiles
+	Name, Dir, Address string
+	Peers              []string
+	TLS                peernet.TLSFiles
 }
 
 func runChild(config string) error {
@@ -56,7 +56,7 @@ func runChild(config string) error {
 	}
 	cfg := cluster.DefaultConfig()
 	cfg.NodeName, cfg.DataDir, cfg.PeerAddress, cfg.TLS = c.Name, c.Dir, c.Address, c.TLS
-	cfg.BootstrapExpect, cfg.RetryJoin, cfg.LogStore = len(c.Peers), c.Peers, c.LogStore
+	cfg.BootstrapExpect, cfg.RetryJoin = len(c.Peers), c.Peers
 	cfg.SnapshotThreshold, cfg.SnapshotInterval, cfg.TrailingLogs = 500, time.Second, 100
 	var level slog.Level
 	if level.UnmarshalText([]byte(os.Getenv("BIVOUAC_TEST_LOG"))) == nil {
@@ -108,18 +108,12 @@ func TestReal_KillNine_LosesNothingAcknowledged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills processes for half a minute")
 	}
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(logStore, func(t *testing.T) { killNine(t, logStore) })
-	}
-}
-
-func killNine(t *testing.T, logStore string) {
-	r := newReal(t, 3, logStore)
+	r := newReal(t, 3)
 	p := &processes{t: t, running: make([]*exec.Cmd, 3)}
 	for _, n := range r.nodes {
 		_ = n.cfg.Listener.Close() // the child listens there
 		p.children = append(p.children, child{
-			Name: n.cfg.NodeName, Dir: n.cfg.DataDir, Address: n.cfg.PeerAddress, LogStore: logStore,
+			Name: n.cfg.NodeName, Dir: n.cfg.DataDir, Address: n.cfg.PeerAddress,
 			Peers: n.cfg.RetryJoin, TLS: n.cfg.TLS,
 		})
 	}

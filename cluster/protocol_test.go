@@ -144,69 +144,67 @@ func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		for what, change := range map[string]func(*testing.T, *real, raftstore.Store){
-			"log": func(t *testing.T, _ *real, s raftstore.Store) {
-				last, err := s.Logs.LastIndex()
-				if err == nil {
-					err = s.Logs.StoreLog(&raft.Log{Index: last + 1, Term: 9, Type: raft.LogCommand, Data: data})
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			},
-			"snapshot": func(t *testing.T, r *real, s raftstore.Store) {
-				var b bytes.Buffer
-				if err := r.nodes[0].store.Snapshot().Persist(&b); err != nil {
-					t.Fatal(err)
-				}
-				newer := strings.Replace(b.String(), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion),
-					fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion+1), 1)
-				last, err := s.Logs.LastIndex()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, last, 9, raft.Configuration{}, 1, nil)
-				if err == nil {
-					_, err = sink.Write([]byte(newer))
-				}
-				if err == nil {
-					err = sink.Close()
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			},
-		} {
-			t.Run(logStore+" "+what, func(t *testing.T) {
-				t.Parallel()
-				r := newReal(t, 1, logStore)
-				r.startAll()
-				eventually(t, func() bool { return r.nodes[0].store.View().ProtocolVersion() == fsm.ProtocolVersion },
-					func() string { return "the protocol version" })
-				r.kill(0)
-				dir := r.nodes[0].cfg.DataDir
-				s, err := raftstore.Open(dir,
-					raftstore.Options{Kind: logStore, Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()})
-				if err != nil {
-					t.Fatal(err)
-				}
-				change(t, r, s)
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
-				before := files(t, dir)
-				want := fmt.Sprintf("the cluster moved to protocol version %d and this program knows %d", fsm.ProtocolVersion+1,
-					fsm.ProtocolVersion)
-				_, err = cluster.New(r.nodes[0].cfg, fsm.NewStore())
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Fatalf("%v, want %q", err, want)
-				}
-				if after := files(t, dir); after != before {
-					t.Errorf("the directory changed:\n%s\n%s", before, after)
-				}
-			})
-		}
+	for what, change := range map[string]func(*testing.T, *real, raftstore.Store){
+		"log": func(t *testing.T, _ *real, s raftstore.Store) {
+			last, err := s.Logs.LastIndex()
+			if err == nil {
+				err = s.Logs.StoreLog(&raft.Log{Index: last + 1, Term: 9, Type: raft.LogCommand, Data: data})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		"snapshot": func(t *testing.T, r *real, s raftstore.Store) {
+			var b bytes.Buffer
+			if err := r.nodes[0].store.Snapshot().Persist(&b); err != nil {
+				t.Fatal(err)
+			}
+			newer := strings.Replace(b.String(), fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion),
+				fmt.Sprintf(`"protocol_version":%d`, fsm.ProtocolVersion+1), 1)
+			last, err := s.Logs.LastIndex()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, last, 9, raft.Configuration{}, 1, nil)
+			if err == nil {
+				_, err = sink.Write([]byte(newer))
+			}
+			if err == nil {
+				err = sink.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			r := newReal(t, 1)
+			r.startAll()
+			eventually(t, func() bool { return r.nodes[0].store.View().ProtocolVersion() == fsm.ProtocolVersion },
+				func() string { return "the protocol version" })
+			r.kill(0)
+			dir := r.nodes[0].cfg.DataDir
+			s, err := raftstore.Open(dir,
+				raftstore.Options{Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(t, r, s)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before := files(t, dir)
+			want := fmt.Sprintf("the cluster moved to protocol version %d and this program knows %d", fsm.ProtocolVersion+1,
+				fsm.ProtocolVersion)
+			_, err = cluster.New(r.nodes[0].cfg, fsm.NewStore())
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Fatalf("%v, want %q", err, want)
+			}
+			if after := files(t, dir); after != before {
+				t.Errorf("the directory changed:\n%s\n%s", before, after)
+			}
+		})
 	}
 }
 
@@ -262,7 +260,7 @@ func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	r := newReal(t, 1, cluster.LogStoreBoltDB)
+	r := newReal(t, 1)
 	r.startAll()
 	version := func() int { return r.nodes[0].store.View().ProtocolVersion() }
 	eventually(t, func() bool { return version() == fsm.ProtocolVersion },

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/peernet/peernettest"
 )
 
@@ -16,7 +15,7 @@ func TestReal_AFloodOfStrangersKeepsNobodyOut(t *testing.T) {
 	if rounds == 0 {
 		t.Skip("the flood takes the CPU that an election needs beside other packages; make large runs it")
 	}
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	r.put(0, 1)
 	for _, n := range r.nodes {

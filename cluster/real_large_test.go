@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -39,32 +38,28 @@ func TestReal_TheLargestCommands(t *testing.T) {
 	if raceDetector {
 		t.Skip("each takes seconds with the race detector, and leaders are lost; make test runs it without")
 	}
-	for _, store := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(store, func(t *testing.T) {
-			r := newReal(t, 3, store)
-			r.startAll()
-			r.put(0, 1)
-			lost := (r.leader() + 1) % 3
-			other := 3 - lost - r.leader()
-			r.kill(lost)
-			for i := range 2 { // more than one message brings
-				begin, cmd := time.Now(), largest(t)
-				eventually(t, func() bool {
-					_, err := r.nodes[other].node.Propose(t.Context(), cmd)
-					return err == nil || fsm.CodeOf(err) == fsm.CodeNotFound // of its sandbox: Apply's word
-				}, func() string { return "a command of the largest size is not taken" })
-				took := time.Since(begin)
-				begin = time.Now()
-				r.put(other, 2+i)
-				t.Logf("a command of %.1f MiB took %s, a small one behind it %s", fsm.MaxCommandBytes/float64(1<<20), took,
-					time.Since(begin))
-			}
-			begin := time.Now()
-			r.start(lost)
-			r.ready(lost)
-			r.want(3)
-			t.Logf("the node that was behind by them has them after %s; term %d", time.Since(begin),
-				r.nodes[other].node.Status().Term)
-		})
+	r := newReal(t, 3)
+	r.startAll()
+	r.put(0, 1)
+	lost := (r.leader() + 1) % 3
+	other := 3 - lost - r.leader()
+	r.kill(lost)
+	for i := range 2 { // more than one message brings
+		begin, cmd := time.Now(), largest(t)
+		eventually(t, func() bool {
+			_, err := r.nodes[other].node.Propose(t.Context(), cmd)
+			return err == nil || fsm.CodeOf(err) == fsm.CodeNotFound // of its sandbox: Apply's word
+		}, func() string { return "a command of the largest size is not taken" })
+		took := time.Since(begin)
+		begin = time.Now()
+		r.put(other, 2+i)
+		t.Logf("a command of %.1f MiB took %s, a small one behind it %s", fsm.MaxCommandBytes/float64(1<<20), took,
+			time.Since(begin))
 	}
+	begin := time.Now()
+	r.start(lost)
+	r.ready(lost)
+	r.want(3)
+	t.Logf("the node that was behind by them has them after %s; term %d", time.Since(begin),
+		r.nodes[other].node.Status().Term)
 }

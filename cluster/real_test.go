@@ -28,7 +28,6 @@ type real struct {
 	t     testing.TB
 	dir   string
 	ca    peernet.PEM
-	store string
 	nodes []*realNode
 }
 
@@ -42,9 +41,9 @@ type realNode struct {
 }
 
 // newReal prepares nodes that expect each other; none is started.
-func newReal(t testing.TB, count int, logStore string) *real {
+func newReal(t testing.TB, count int) *real {
 	t.Helper()
-	r := &real{t: t, dir: t.TempDir(), store: logStore}
+	r := &real{t: t, dir: t.TempDir()}
 	var err error
 	if r.ca, err = peernet.NewCA(time.Now(), time.Hour); err != nil {
 		t.Fatal(err)
@@ -63,7 +62,7 @@ func newReal(t testing.TB, count int, logStore string) *real {
 		cfg.PeerAddress, cfg.Listener = addresses[i], listeners[i]
 		cfg.TLS = r.issue(cfg.NodeName, cfg.NodeName, r.ca, time.Hour)
 		cfg.BootstrapExpect, cfg.RetryJoin = count, addresses
-		cfg.LogStore, cfg.Logger = logStore, testLogger(t)
+		cfg.Logger = testLogger(t)
 		cfg.ProposeTimeout, cfg.ReadTimeout = 20*time.Second, 20*time.Second // for machines busy with other tests
 		r.nodes = append(r.nodes, &realNode{cfg: cfg})
 	}
@@ -297,54 +296,49 @@ func (r *real) want(number int) {
 
 func TestReal_ThreeNodes_FormRestartAndLoseOne(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(logStore, func(t *testing.T) {
-			t.Parallel()
-			r := newReal(t, 3, logStore)
-			for _, i := range rand.Perm(3) {
-				r.start(i)
-			}
-			for i := range 3 {
-				r.ready(i)
-				r.put(i, i+1)
-				r.want(i + 1)
-			}
-			// Every node in turn is killed and comes back.
-			number := 10
-			for i := range 3 {
-				r.kill(i)
-				number++
-				r.put((i+1)%3, number)
-				r.start(i)
-				r.ready(i)
-				r.want(number)
-			}
-			// All are stopped and come back in another order.
-			for _, i := range rand.Perm(3) {
-				r.shutdown(i)
-			}
-			for _, i := range rand.Perm(3) {
-				r.start(i)
-			}
-			for i := range 3 {
-				r.ready(i)
-			}
-			r.want(number)
-			r.put(0, 99)
-			r.want(99)
-			if a, b := r.nodes[0].store.Checksum(), r.nodes[1].store.Checksum(); a != b {
-				t.Errorf("n0 and n1 differ: %s %s", a, b)
-			}
-			for i := range 3 {
-				r.kill(i)
-			}
-		})
+	r := newReal(t, 3)
+	for _, i := range rand.Perm(3) {
+		r.start(i)
+	}
+	for i := range 3 {
+		r.ready(i)
+		r.put(i, i+1)
+		r.want(i + 1)
+	}
+	// Every node in turn is killed and comes back.
+	number := 10
+	for i := range 3 {
+		r.kill(i)
+		number++
+		r.put((i+1)%3, number)
+		r.start(i)
+		r.ready(i)
+		r.want(number)
+	}
+	// All are stopped and come back in another order.
+	for _, i := range rand.Perm(3) {
+		r.shutdown(i)
+	}
+	for _, i := range rand.Perm(3) {
+		r.start(i)
+	}
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.want(number)
+	r.put(0, 99)
+	r.want(99)
+	if a, b := r.nodes[0].store.Checksum(), r.nodes[1].store.Checksum(); a != b {
+		t.Errorf("n0 and n1 differ: %s %s", a, b)
+	}
+	for i := range 3 {
+		r.kill(i)
 	}
 }
 
 func TestReal_Bootstrap_OneNodeAfterTheOther(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.start(2)
 	r.start(0)
 	if err := r.nodes[2].node.Ready(); err == nil {
@@ -360,7 +354,7 @@ func TestReal_Bootstrap_OneNodeAfterTheOther(t *testing.T) {
 
 func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	leader := r.leader()
 	var wg sync.WaitGroup
@@ -380,7 +374,7 @@ func TestReal_Leader_StopsWithoutCostingAnElection(t *testing.T) {
 
 func TestReal_PeerClient_ProposesThroughAnyNode(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	for i := range 3 {
 		r.start(i)
 	}
@@ -416,7 +410,7 @@ func TestReal_PeerClient_ProposesThroughAnyNode(t *testing.T) {
 
 func TestReal_New_FailsCleanly(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 2, cluster.LogStoreBoltDB)
+	r := newReal(t, 2)
 	good := r.nodes[0].cfg
 	good.Listener, good.PeerAddress = nil, "127.0.0.1:0"
 	for want, change := range map[string]func(*cluster.Config){
@@ -448,7 +442,7 @@ func TestReal_New_FailsCleanly(t *testing.T) {
 
 func TestReal_NodeOfAnotherCA_StaysOutside(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 4, cluster.LogStoreBoltDB)
+	r := newReal(t, 4)
 	foreign, err := peernet.NewCA(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)

@@ -50,68 +50,63 @@ func (r *real) keep(i int) (aside string) {
 // join, and a former disk that comes back stays outside.
 func TestReal_Recover_FromOneOfThree(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(logStore, func(t *testing.T) {
-			t.Parallel()
-			r := newReal(t, 3, logStore)
-			r.startAll()
-			r.put(0, 7)
-			r.want(7)
-			before := r.nodes[2].node.Status()
-			cluster0 := r.nodes[2].store.View().ClusterID()
-			for i := range 3 {
-				r.kill(i)
-			}
-			old := r.keep(0)
-			r.empty(1)
-
-			done := r.recover(2, 0)
-			if done.ID == before.ID || done.Node != "n2" || done.Index < before.AppliedIndex+fsm.IndexStep {
-				t.Fatalf("%+v after %+v", done, before)
-			}
-			r.start(2)
-			r.ready(2)
-			r.want(7)
-			v := r.nodes[2].store.View()
-			if h := v.Hold(); h == nil || h.Findings[0].Kind != fsm.FindingRecovered || v.ClusterID() != cluster0 {
-				t.Fatalf("hold %+v, cluster %s", h, v.ClusterID())
-			}
-			r.start(0)
-			r.start(1)
-			for i := range 3 {
-				r.ready(i)
-			}
-			r.put(1, 8)
-			r.want(8)
-			r.threeVoters()
-
-			// The old disk of n0 comes back in the place of the new one.
-			r.kill(0)
-			r.empty(0)
-			if err := os.Rename(old, r.nodes[0].cfg.DataDir); err != nil {
-				t.Fatal(err)
-			}
-			r.start(0)
-			r.put(2, 9)
-			tick := time.NewTicker(10 * time.Millisecond)
-			defer tick.Stop()
-			for range 300 { // six times the time in which it would be elected
-				s := r.nodes[0].node.Status()
-				if s.State == cluster.StateLeader || r.nodes[0].node.Ready() == nil || s.AppliedIndex > fsm.IndexStep {
-					t.Fatalf("the old disk takes part: %+v", s)
-				}
-				if s = r.nodes[2].node.Status(); s.Leader == "n0" {
-					t.Fatalf("the old disk leads: %+v", s)
-				}
-				<-tick.C
-			}
-			// On a busy machine the others may just elect a leader.
-			eventually(t, func() bool {
-				s := r.nodes[2].node.Status()
-				return s.Leader == "n1" || s.Leader == "n2"
-			}, func() string { return fmt.Sprintf("the old disk disturbs the cluster: %+v", r.nodes[2].node.Status()) })
-		})
+	r := newReal(t, 3)
+	r.startAll()
+	r.put(0, 7)
+	r.want(7)
+	before := r.nodes[2].node.Status()
+	cluster0 := r.nodes[2].store.View().ClusterID()
+	for i := range 3 {
+		r.kill(i)
 	}
+	old := r.keep(0)
+	r.empty(1)
+
+	done := r.recover(2, 0)
+	if done.ID == before.ID || done.Node != "n2" || done.Index < before.AppliedIndex+fsm.IndexStep {
+		t.Fatalf("%+v after %+v", done, before)
+	}
+	r.start(2)
+	r.ready(2)
+	r.want(7)
+	v := r.nodes[2].store.View()
+	if h := v.Hold(); h == nil || h.Findings[0].Kind != fsm.FindingRecovered || v.ClusterID() != cluster0 {
+		t.Fatalf("hold %+v, cluster %s", h, v.ClusterID())
+	}
+	r.start(0)
+	r.start(1)
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.put(1, 8)
+	r.want(8)
+	r.threeVoters()
+
+	// The old disk of n0 comes back in the place of the new one.
+	r.kill(0)
+	r.empty(0)
+	if err := os.Rename(old, r.nodes[0].cfg.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	r.start(0)
+	r.put(2, 9)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 300 { // six times the time in which it would be elected
+		s := r.nodes[0].node.Status()
+		if s.State == cluster.StateLeader || r.nodes[0].node.Ready() == nil || s.AppliedIndex > fsm.IndexStep {
+			t.Fatalf("the old disk takes part: %+v", s)
+		}
+		if s = r.nodes[2].node.Status(); s.Leader == "n0" {
+			t.Fatalf("the old disk leads: %+v", s)
+		}
+		<-tick.C
+	}
+	// On a busy machine the others may just elect a leader.
+	eventually(t, func() bool {
+		s := r.nodes[2].node.Status()
+		return s.Leader == "n1" || s.Leader == "n2"
+	}, func() string { return fmt.Sprintf("the old disk disturbs the cluster: %+v", r.nodes[2].node.Status()) })
 }
 
 // threeVoters waits until every member votes.
@@ -127,7 +122,7 @@ func (r *real) threeVoters() {
 // answers, a node that runs, another node's disk, an empty directory.
 func TestReal_Recover_Refuses(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	r.put(0, 1)
 	if _, err := recovery.Open(r.nodes[2].cfg); err == nil ||

@@ -25,7 +25,7 @@ func replaceFile(path string, data []byte, mode os.FileMode) error {
 // write fails, and no connection of Raft's shows a former certificate any more. It is not parallel: a
 // leader that the neighbours cost would be taken for the renewal's.
 func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	for _, n := range r.nodes {
 		// A machine that is busy with other tests costs no leader either, so a lost one is the renewal's.
 		n.cfg.HeartbeatTimeout, n.cfg.ElectionTimeout, n.cfg.LeaderLeaseTimeout = 5*time.Second, 5*time.Second, 4*time.Second
@@ -93,7 +93,7 @@ func TestReal_RenewedCertificatesCostNoLeader(t *testing.T) {
 // makes: the one before, the last one, and one that it makes later, with another key.
 func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 4, cluster.LogStoreBoltDB)
+	r := newReal(t, 4)
 	r.nodes[3].cfg.BootstrapExpect = 0
 	for i := range 3 {
 		r.nodes[i].cfg.BootstrapExpect = 3
@@ -145,7 +145,7 @@ func TestReal_ARevokedNodeStaysOutWhateverItRenews(t *testing.T) {
 // another.
 func TestReal_AnExpiredCertificateIsNamed(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	r.kill(2)
 	r.nodes[2].cfg.TLS = r.issue("n2", "n2", r.ca, -time.Hour)

@@ -42,69 +42,64 @@ func (r *real) save(i int) *bytes.Reader {
 // one, two empty nodes join, and all have it at indexes far above.
 func TestReal_Restore_OnANewCluster(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(logStore, func(t *testing.T) {
-			t.Parallel()
-			r := newReal(t, 3, logStore)
-			r.startAll()
-			r.put(0, 7)
-			// The view is that of the saved state, and the leader has raised the protocol version.
-			var file *bytes.Reader
-			var was *fsm.View
-			eventually(t, func() bool {
-				was = r.nodes[1].store.View()
-				file = r.save(1)
-				return was.ProtocolVersion() == fsm.ProtocolVersion && r.nodes[1].store.Index() == was.Index()
-			}, func() string {
-				return fmt.Sprintf("n1 is not at rest: protocol version %d, index %d", was.ProtocolVersion(), was.Index())
-			})
-			if _, err := r.nodes[0].node.Restore(t.Context(), file,
-				cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
-				t.Errorf("on a cluster of three: %v", err)
-			}
-			r.put(0, 8) // after the backup
-			lost := r.nodes[0].store.View().Birth()
-			for i := range 3 {
-				r.kill(i)
-				r.empty(i)
-			}
-			r.nodes[2].cfg.BootstrapExpect = 1
-			r.start(2)
-			fresh := r.ready(2)
-			done, err := fresh.Restore(t.Context(), file, cluster.RestoreOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.want(7)
-			v := r.nodes[2].store.View()
-			if v.ClusterID() != was.ClusterID() || v.Index() < was.Index()+fsm.IndexStep || v.Hold() == nil ||
-				v.Contains(lost) ||
-				!v.Contains(was.Birth()) || v.Term() != fresh.Status().Term || done.Manifest.Index != was.Index() {
-				t.Fatalf("cluster %s, index %d, term %d, hold %+v; %+v", v.ClusterID(), v.Index(), v.Term(), v.Hold(), done)
-			}
-			r.put(2, 9)
-			r.start(0)
-			r.start(1)
-			for i := range 3 {
-				r.ready(i)
-			}
-			r.want(9)
-			r.threeVoters()
-			// All of it is on the disks.
-			for i := range 3 {
-				r.kill(i)
-			}
-			r.startAll()
-			r.want(9)
-		})
+	r := newReal(t, 3)
+	r.startAll()
+	r.put(0, 7)
+	// The view is that of the saved state, and the leader has raised the protocol version.
+	var file *bytes.Reader
+	var was *fsm.View
+	eventually(t, func() bool {
+		was = r.nodes[1].store.View()
+		file = r.save(1)
+		return was.ProtocolVersion() == fsm.ProtocolVersion && r.nodes[1].store.Index() == was.Index()
+	}, func() string {
+		return fmt.Sprintf("n1 is not at rest: protocol version %d, index %d", was.ProtocolVersion(), was.Index())
+	})
+	if _, err := r.nodes[0].node.Restore(t.Context(), file,
+		cluster.RestoreOptions{Force: true}); fsm.CodeOf(err) != fsm.CodeConflict {
+		t.Errorf("on a cluster of three: %v", err)
 	}
+	r.put(0, 8) // after the backup
+	lost := r.nodes[0].store.View().Birth()
+	for i := range 3 {
+		r.kill(i)
+		r.empty(i)
+	}
+	r.nodes[2].cfg.BootstrapExpect = 1
+	r.start(2)
+	fresh := r.ready(2)
+	done, err := fresh.Restore(t.Context(), file, cluster.RestoreOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.want(7)
+	v := r.nodes[2].store.View()
+	if v.ClusterID() != was.ClusterID() || v.Index() < was.Index()+fsm.IndexStep || v.Hold() == nil ||
+		v.Contains(lost) ||
+		!v.Contains(was.Birth()) || v.Term() != fresh.Status().Term || done.Manifest.Index != was.Index() {
+		t.Fatalf("cluster %s, index %d, term %d, hold %+v; %+v", v.ClusterID(), v.Index(), v.Term(), v.Hold(), done)
+	}
+	r.put(2, 9)
+	r.start(0)
+	r.start(1)
+	for i := range 3 {
+		r.ready(i)
+	}
+	r.want(9)
+	r.threeVoters()
+	// All of it is on the disks.
+	for i := range 3 {
+		r.kill(i)
+	}
+	r.startAll()
+	r.want(9)
 }
 
 // TestReal_Restore_Refuses what is no snapshot and what would lose something, and
 // changes nothing.
 func TestReal_Restore_Refuses(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 1, cluster.LogStoreBoltDB)
+	r := newReal(t, 1)
 	r.start(0)
 	n := r.ready(0)
 	r.put(0, 1)

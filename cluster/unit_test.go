@@ -90,7 +90,6 @@ func TestConfig_Validate_NamesTheFieldAndTheBound(t *testing.T) {
 		"BootstrapExpect 10 must be 0 to 9":                      func(c *Config) { c.BootstrapExpect = 10 },
 		"BootstrapExpect 0 needs RetryJoin":                      func(c *Config) { c.BootstrapExpect = 0 },
 		`RetryJoin address "b" must be`:                          func(c *Config) { c.RetryJoin = []string{"b"} },
-		`LogStore "tape" must be "boltdb" or "wal"`:              func(c *Config) { c.LogStore = "tape" },
 		"HeartbeatTimeout 1ms must be at least 5ms":              func(c *Config) { c.HeartbeatTimeout = time.Millisecond },
 		"ElectionTimeout 1ms must be at least HeartbeatTimeout":  func(c *Config) { c.ElectionTimeout = time.Millisecond },
 		"LeaderLeaseTimeout 1s must be at most HeartbeatTimeout": func(c *Config) { c.LeaderLeaseTimeout = time.Second },

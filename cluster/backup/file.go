@@ -74,7 +74,7 @@ func publish(from, to string, replace bool) error {
 	if !replace {
 		switch err := os.Link(from, to); {
 		case err == nil:
-			return errors.Join(os.Remove(from), syncDir(filepath.Dir(to)))
+			return errors.Join(os.Remove(from), raftstore.SyncDir(filepath.Dir(to)))
 		case errors.Is(err, fs.ErrExist):
 			return fmt.Errorf("%s: %w", to, fs.ErrExist)
 		}
@@ -86,16 +86,7 @@ func publish(from, to string, replace bool) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
-}
-
-// syncDir makes a rename in the directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return raftstore.SyncDir(filepath.Dir(to))
 }
 
 // ReadFile verifies a file and loads its state on trial.

@@ -54,9 +54,8 @@ type checkedLogs struct {
 
 var _ raft.MonotonicLogStore = (*checkedLogs)(nil)
 
-// IsMonotonic implements raft.MonotonicLogStore: with either kind Raft empties the log when
-// it installs a leader's snapshot. The entries that raft-boltdb would keep lie before a
-// hole and may differ from the majority's.
+// IsMonotonic implements raft.MonotonicLogStore: Raft empties the log when it installs a leader's
+// snapshot, because raft-wal takes no entry behind a hole.
 func (c *checkedLogs) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.

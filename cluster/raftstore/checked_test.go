@@ -33,14 +33,14 @@ func TestOpen_OlderDataGetsChecksums(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := mustOpen(t, dir, BoltDB)
+	s := mustOpen(t, dir)
 	if term, err := s.Stable.GetUint64([]byte("CurrentTerm")); err != nil || term != 7 {
 		t.Errorf("CurrentTerm is %d, %v", term, err)
 	}
 	if err := errors.Join(s.Logs.StoreLog(logEntry(6)), s.MarkEnd(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	s = mustOpen(t, dir, BoltDB)
+	s = mustOpen(t, dir)
 	for i := uint64(1); i <= 6; i++ {
 		var l raft.Log
 		if err := s.Logs.GetLog(i, &l); err != nil || !bytes.Equal(l.Data, logEntry(i).Data) {
@@ -60,7 +60,7 @@ func TestOpen_OlderDataGetsChecksums(t *testing.T) {
 	if err := errors.Join(old.SetUint64([]byte("CurrentTerm"), 6), old.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, testOptions(BoltDB)); err == nil ||
+	if _, err := Open(dir, testOptions()); err == nil ||
 		!strings.Contains(err.Error(), "CurrentTerm has no checksum") {
 		t.Errorf("a value without its checksum: %v", err)
 	}
@@ -69,28 +69,24 @@ func TestOpen_OlderDataGetsChecksums(t *testing.T) {
 // An older copy of the log, put back, is noticed.
 func TestOpen_LogThatLostItsEndIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{BoltDB, WAL} {
-		t.Run(logStore, func(t *testing.T) {
-			dir := t.TempDir()
-			makeData(t, dir, logStore)
-			s := mustOpen(t, dir, logStore)
-			// The store itself, below our checks, forgets.
-			logs := s.Logs.(*logCache)
-			if err := logs.DeleteRange(damageEntries, damageEntries); err != nil {
-				t.Fatal(err)
-			}
-			if got := s.mark.stored.Last; got != damageEntries-1 {
-				t.Errorf("after a truncation the mark is %d", got)
-			}
-			s.mark.last.Store(damageEntries)
-			if err := errors.Join(s.mark.store(), s.Close()); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := Open(dir, testOptions(logStore)); err == nil ||
-				!strings.Contains(err.Error(), "ends with entry 299 and had 300") {
-				t.Errorf("a log that lost its end: %v", err)
-			}
-		})
+	dir := t.TempDir()
+	makeData(t, dir, mustOpen)
+	s := mustOpen(t, dir)
+	// The store itself, below our checks, forgets.
+	logs := s.Logs.(*logCache)
+	if err := logs.DeleteRange(damageEntries, damageEntries); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.mark.stored.Last; got != damageEntries-1 {
+		t.Errorf("after a truncation the mark is %d", got)
+	}
+	s.mark.last.Store(damageEntries)
+	if err := errors.Join(s.mark.store(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, testOptions()); err == nil ||
+		!strings.Contains(err.Error(), "ends with entry 299 and had 300") {
+		t.Errorf("a log that lost its end: %v", err)
 	}
 }
 
@@ -103,7 +99,7 @@ func TestOpen_UnfinishedSnapshotsAreRemoved(t *testing.T) {
 	if err := os.MkdirAll(half, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := mustOpen(t, dir, BoltDB)
+	s := mustOpen(t, dir)
 	defer func() { _ = s.Close() }()
 	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
@@ -199,10 +195,10 @@ func snapshotUpTo(t *testing.T, s Store, index uint64) {
 // goes on behind the snapshot, and starts again later.
 func TestOpen_SnapshotBeyondTheLog(t *testing.T) {
 	t.Parallel()
-	for _, logStore := range []string{BoltDB, WAL} {
-		t.Run(logStore, func(t *testing.T) {
+	for name, open := range map[string]func(*testing.T, string) Store{"wal": mustOpen, "former": mustOpenFormer} {
+		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			s := mustOpen(t, dir, logStore)
+			s := open(t, dir)
 			for i := uint64(1); i <= 10; i++ {
 				if err := s.Logs.StoreLog(logEntry(i)); err != nil {
 					t.Fatal(err)
@@ -212,11 +208,11 @@ func TestOpen_SnapshotBeyondTheLog(t *testing.T) {
 			if err := errors.Join(s.MarkEnd(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			s = mustOpen(t, dir, logStore)
+			s = mustOpen(t, dir)
 			if err := errors.Join(s.Logs.StoreLog(logEntry(21)), s.MarkEnd(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			wantLog(t, dir, logStore, 21, 21)
+			wantLog(t, dir, 21, 21)
 		})
 	}
 }
@@ -226,7 +222,7 @@ func TestOpen_SnapshotBeyondTheLog(t *testing.T) {
 func TestOpen_HoleBelowTheSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := mustOpen(t, dir, BoltDB)
+	s := mustOpenFormer(t, dir)
 	for _, i := range []uint64{8, 9, 10, 21, 22} {
 		if err := s.Logs.StoreLog(logEntry(i)); err != nil {
 			t.Fatal(err)
@@ -236,20 +232,24 @@ func TestOpen_HoleBelowTheSnapshot(t *testing.T) {
 	if err := errors.Join(s.MarkEnd(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	wantLog(t, dir, BoltDB, 21, 22)
-	s = mustOpen(t, dir, BoltDB)
+	holed := t.TempDir()
+	if err := os.CopyFS(holed, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	wantLog(t, dir, 21, 22)
+	s = mustOpenFormer(t, holed)
 	if err := errors.Join(s.Logs.StoreLog(logEntry(24)), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, testOptions(BoltDB)); err == nil || !strings.Contains(err.Error(), "entry 23 is missing") {
+	if _, err := Open(holed, testOptions()); err == nil || !strings.Contains(err.Error(), "entry 23 is missing") {
 		t.Errorf("a hole behind the snapshot: %v", err)
 	}
 }
 
 // wantLog opens a data directory and compares what its log holds.
-func wantLog(t *testing.T, dir, logStore string, first, last uint64) {
+func wantLog(t *testing.T, dir string, first, last uint64) {
 	t.Helper()
-	s := mustOpen(t, dir, logStore)
+	s := mustOpen(t, dir)
 	defer func() { _ = s.Close() }()
 	gotFirst, err := s.Logs.FirstIndex()
 	gotLast, err2 := s.Logs.LastIndex()

@@ -18,7 +18,7 @@ type fileIdentity struct {
 }
 
 // identifiedFiles are the files of a data directory that are created once.
-func identifiedFiles() []string { return []string{"raft.db", "wal"} }
+func identifiedFiles() []string { return []string{"raft.db", walName} }
 
 // identify gives the identities of the files that exist.
 func identify(dir string) (map[string]fileIdentity, error) {

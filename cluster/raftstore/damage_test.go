@@ -24,10 +24,10 @@ const (
 	damageOlder    = 140
 )
 
-// makeData fills a data directory: entries, values, two snapshots.
-func makeData(t *testing.T, dir, logStore string) {
+// makeData fills a data directory, which open opens: entries, values, two snapshots.
+func makeData(t *testing.T, dir string, open func(*testing.T, string) Store) {
 	t.Helper()
-	s := mustOpen(t, dir, logStore)
+	s := open(t, dir)
 	if err := Set(s.Stable, KeyNodeID, "n1.x"); err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +84,13 @@ func logEntry(i uint64) *raft.Log {
 
 func stateOf(index uint64) []byte { return bytes.Repeat([]byte(fmt.Sprintf("state %d\n", index)), 500) }
 
-func testOptions(kind string) Options {
-	return Options{Kind: kind, Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()}
+func testOptions() Options {
+	return Options{Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()}
 }
 
-func mustOpen(t *testing.T, dir, logStore string) Store {
+func mustOpen(t *testing.T, dir string) Store {
 	t.Helper()
-	s, err := Open(dir, testOptions(logStore))
+	s, err := Open(dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,14 +177,10 @@ func TestOpen_DamagedFiles(t *testing.T) {
 	if os.Getenv("BIVOUAC_DRILL") == "long" {
 		rounds = 4000
 	}
-	for _, logStore := range []string{BoltDB, WAL} {
-		t.Run(logStore, func(t *testing.T) {
+	for name, open := range map[string]func(*testing.T, string) Store{"wal": mustOpen, "former": mustOpenFormer} {
+		t.Run(name, func(t *testing.T) {
 			original := filepath.Join(t.TempDir(), "data")
-			makeData(t, original, logStore)
-			s := mustOpen(t, original, logStore)
-			if err := errors.Join(sameData(s), s.Close()); err != nil {
-				t.Fatalf("undamaged: %v", err)
-			}
+			makeData(t, original, open)
 			intact := map[string]image{}
 			for _, file := range dataFiles(t, original) {
 				raw, err := os.ReadFile(filepath.Join(original, file))
@@ -193,14 +189,18 @@ func TestOpen_DamagedFiles(t *testing.T) {
 				}
 				intact[file] = image{bytes.TrimRight(raw, "\x00"), len(raw)}
 			}
+			s := mustOpen(t, original)
+			if err := errors.Join(sameData(s), s.Close()); err != nil {
+				t.Fatalf("undamaged: %v", err)
+			}
 			for file := range intact {
-				t.Run(file, func(t *testing.T) { damageFile(t, intact, file, logStore, rounds) })
+				t.Run(file, func(t *testing.T) { damageFile(t, intact, file, rounds) })
 			}
 		})
 	}
 }
 
-func damageFile(t *testing.T, intact map[string]image, file, logStore string, rounds int) {
+func damageFile(t *testing.T, intact map[string]image, file string, rounds int) {
 	refused := map[bool]int{}
 	for round := range rounds {
 		dir := memoryDir(t)
@@ -210,7 +210,7 @@ func damageFile(t *testing.T, intact map[string]image, file, logStore string, ro
 			}
 		}
 		what := damage(t, filepath.Join(dir, file), intact[file], round)
-		refused[tryDamaged(t, dir, logStore, what)]++
+		refused[tryDamaged(t, dir, what)]++
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -280,9 +280,9 @@ func damage(t *testing.T, path string, content image, round int) (what string) {
 }
 
 // tryDamaged opens the directory and reports whether it was refused.
-func tryDamaged(t *testing.T, dir, logStore, what string) bool {
+func tryDamaged(t *testing.T, dir, what string) bool {
 	t.Helper()
-	s, err := Open(dir, testOptions(logStore))
+	s, err := Open(dir, testOptions())
 	if err != nil {
 		if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), runbook) {
 			t.Errorf("%s: the error does not name the file and the way out: %v", what, err)

@@ -1,8 +1,8 @@
 // Package raftstore keeps a node's Raft state in its data directory: the log, the stable
 // store (term, vote and Bivouac's own keys) and the snapshots.
 //
-//	DIR/raft.db      stable store; the log too, unless its kind is WAL
-//	DIR/wal/         the log, with WAL
+//	DIR/raft.db      stable store
+//	DIR/wal/         the log; an older program kept it in raft.db, and Open moves it (move.go)
 //	DIR/snapshots/   by hashicorp/raft, with a checksum of the metadata beside each
 //
 // Each store lies below checks: every log entry, every value and every snapshot carries a
@@ -27,12 +27,6 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-)
-
-// The kinds of log. A directory keeps its kind: see Options.Kind.
-const (
-	BoltDB = "boltdb"
-	WAL    = "wal"
 )
 
 // Bivouac's keys in the stable store. Package cluster owns the values of the exported ones.
@@ -60,8 +54,6 @@ const (
 
 // Options say how Open opens a data directory.
 type Options struct {
-	// Kind is BoltDB or WAL. Open refuses a directory that holds a log of the other kind.
-	Kind   string
 	Logger *slog.Logger
 	// Library is the logger of hashicorp/raft's stores.
 	Library hclog.Logger
@@ -69,6 +61,9 @@ type Options struct {
 	// before Raft sees the directory.
 	Entry func(*raft.Log) error
 	State func(io.Reader) error
+	// at and every are a move's, for tests.
+	at    func(step string) error
+	every time.Duration
 }
 
 // Store is an opened data directory. A test may build one of stores in memory, without
@@ -157,7 +152,8 @@ func (s *Store) openOver(dir, path string, bolt *raftboltdb.BoltStore, o Options
 	}
 	sums := snapshotDir(filepath.Join(dir, "snapshots"))
 	stores := Stores{Logs: bolt, Stable: bolt, Snapshots: files, Sums: sums}
-	return s.check(stores, path, string(sums), func(logs *checkedLogs) error { return s.openLog(dir, logs, o) })
+	return s.check(stores, path, string(sums),
+		func(logs *checkedLogs, verify func() error) error { return s.openLog(dir, logs, o, verify) })
 }
 
 // Stores are the parts of a Store before its checks.
@@ -182,23 +178,19 @@ type SnapshotSums interface {
 // their contents. The tests of a cluster in one process use it.
 func Check(stores Stores, logger *slog.Logger) (Store, error) {
 	s := Store{watchdog: newWatchdog("memory", logger), Close: func() error { return nil }}
-	err := s.check(stores, "memory", "memory", func(*checkedLogs) error { return nil })
+	err := s.check(stores, "memory", "memory", func(*checkedLogs, func() error) error { return nil })
 	return s, err
 }
 
 // check puts the checks over the stores, which lie at path, snapshots at dir, and
-// verifies them. open may replace the log.
-func (s *Store) check(stores Stores, path, dir string, open func(*checkedLogs) error) error {
+// verifies them. open may replace the log, and may have it verified before.
+func (s *Store) check(stores Stores, path, dir string, open func(*checkedLogs, func() error) error) error {
 	stable := &checkedStable{inner: stores.Stable, watchdog: s.watchdog, path: path}
 	s.Stable = stable
 	if err := s.loadMark(stable); err != nil {
 		return err
 	}
 	logs := &checkedLogs{inner: stores.Logs, watchdog: s.watchdog, path: path, mark: s.mark}
-	if err := open(logs); err != nil {
-		return err
-	}
-	s.Logs, s.sizes = newLogCache(logs), &logs.sizes
 	snapshots := &checkedSnapshots{
 		SnapshotStore: stores.Snapshots,
 		sums:          stores.Sums,
@@ -206,38 +198,24 @@ func (s *Store) check(stores Stores, path, dir string, open func(*checkedLogs) e
 		dir:           dir,
 		mark:          s.mark,
 	}
-	s.Snapshots = snapshots
-	s.arm = func() { snapshots.armed.Store(true) }
-	if err := s.finishRecovery(snapshots); err != nil {
+	verify := func() error {
+		if err := s.finishRecovery(snapshots); err != nil {
+			return err
+		}
+		return s.verify(logs, snapshots)
+	}
+	if err := open(logs, verify); err != nil {
 		return err
 	}
-	if err := s.verify(logs, snapshots); err != nil {
+	s.Logs, s.sizes = newLogCache(logs), &logs.sizes
+	s.Snapshots = snapshots
+	s.arm = func() { snapshots.armed.Store(true) }
+	if err := verify(); err != nil {
 		return err
 	}
 	stable.armed.Store(true)
 	logs.armed.Store(true)
 	return nil
-}
-
-// openLog chooses the log. Changing the kind under a node would lose its log, so a log of
-// the other kind is an error.
-func (s *Store) openLog(dir string, logs *checkedLogs, o Options) error {
-	if o.Kind == WAL {
-		return s.openWAL(dir, logs, o.Library)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "wal")); err == nil {
-		return otherKind(dir, WAL)
-	}
-	return nil
-}
-
-func otherKind(dir, kind string) error {
-	return fmt.Errorf(
-		"data directory %s holds a %q log; set the log store back, "+
-			"or start with an empty directory and let the node join again",
-		dir,
-		kind,
-	)
 }
 
 // Get reads a key of the stable store; a missing key is "".

@@ -18,6 +18,9 @@ const minFree = 80 << 20
 
 // checkDir checks the data directory before anything is opened.
 func (w *Watchdog) checkDir() error {
+	if err := errors.Join(removeUnfinishedCopy(w.dir), w.removeUnfinished()); err != nil {
+		return err
+	}
 	free, err := Free(w.dir)
 	if err != nil {
 		return fmt.Errorf("looking for room in %s: %w", w.dir, err)
@@ -34,9 +37,6 @@ func (w *Watchdog) checkDir() error {
 	}
 	if err := forgetCached(w.dir); err != nil {
 		return fmt.Errorf("looking at %s: %w", w.dir, err)
-	}
-	if err := w.removeUnfinished(); err != nil {
-		return err
 	}
 	return w.checkFiles()
 }
@@ -65,7 +65,7 @@ func (w *Watchdog) checkFiles() error {
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", bolt, err)
 	}
-	for _, path := range []string{bolt, filepath.Join(w.dir, "wal", "wal-meta.db")} {
+	for _, path := range []string{bolt, filepath.Join(w.dir, walName, "wal-meta.db")} {
 		if inUse(path) {
 			continue // opening it says so
 		}
@@ -89,7 +89,9 @@ func (w *Watchdog) checkFiles() error {
 // checkNothingElse: without raft.db there must be no log and no snapshot, or the node would
 // run under a new id with this one's state.
 func (w *Watchdog) checkNothingElse(bolt string) error {
-	for _, pattern := range []string{filepath.Join("wal", "*"), filepath.Join("snapshots", "*", "meta.json")} {
+	for _, pattern := range []string{
+		filepath.Join(walName, "*"), filepath.Join(copyName, "*"), filepath.Join("snapshots", "*", "meta.json"),
+	} {
 		if found, err := filepath.Glob(filepath.Join(w.dir, pattern)); err == nil && len(found) > 0 {
 			return w.damaged(bolt, "it is missing or empty, and %s is there", found[0])
 		}

@@ -4,46 +4,80 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	wal "github.com/hashicorp/raft-wal"
-	"github.com/hashicorp/raft-wal/fs"
+	walfs "github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// openWAL replaces the log in the stable store by a write-ahead log.
-func (s *Store) openWAL(dir string, logs *checkedLogs, logger hclog.Logger) error {
-	walDir := filepath.Join(dir, "wal")
+// openLog puts the write-ahead log in the place of the log in the stable store. The entries that
+// an older program left there are verified, and move to it.
+func (s *Store) openLog(dir string, logs *checkedLogs, o Options, verify func() error) error {
+	m := newMove(dir, logs, o)
 	last, err := logs.LastIndex()
 	if err != nil {
 		return err
 	}
-	if last > 0 {
-		return otherKind(dir, BoltDB)
+	walDir := filepath.Join(dir, walName)
+	if last > 0 && !exists(walDir) {
+		if err := verify(); err != nil {
+			return err
+		}
+		if err := m.copy(); err != nil {
+			return err
+		}
 	}
-	if err := os.MkdirAll(walDir, 0o700); err != nil {
-		return fmt.Errorf("making log directory: %w; %s", err, s.watchdog.advice(err))
-	}
-	err = finishRotation(walDir)
-	var w *wal.WAL
-	if err == nil {
-		w, err = wal.Open(walDir, wal.WithLogger(logger.Named("wal")))
-	}
-	if err != nil && refusedBySystem(err) {
-		return fmt.Errorf("opening write-ahead log %s: %w; %s", walDir, err, s.watchdog.advice(err))
-	}
+	w, err := s.openWAL(walDir, o.Library)
 	if err != nil {
-		return s.watchdog.damaged(walDir, "%v", err)
+		return err
 	}
-	logs.inner, logs.path = w, walDir
 	closeBolt := s.Close
 	s.Close = func() error { return errors.Join(w.Close(), closeBolt()) }
+	if last > 0 {
+		if err := m.finish(w); err != nil {
+			return err
+		}
+	}
+	logs.inner, logs.path = w, walDir
 	return nil
+}
+
+// openWAL makes or opens the directory of the write-ahead log.
+func (s *Store) openWAL(walDir string, logger hclog.Logger) (*wal.WAL, error) {
+	if !exists(walDir) {
+		if err := errors.Join(os.Mkdir(walDir, 0o700), SyncDir(filepath.Dir(walDir))); err != nil {
+			return nil, fmt.Errorf("making log directory: %w; %s", err, s.watchdog.advice(err))
+		}
+	}
+	w, err := openFiles(walDir, logger)
+	if err != nil && refusedBySystem(err) {
+		return nil, fmt.Errorf("opening write-ahead log %s: %w; %s", walDir, err, s.watchdog.advice(err))
+	}
+	if err != nil {
+		return nil, s.watchdog.damaged(walDir, "%v", err)
+	}
+	return w, nil
+}
+
+// exists reports false only of a path that is known not to exist.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// openFiles opens the write-ahead log in a directory.
+func openFiles(walDir string, logger hclog.Logger) (*wal.WAL, error) {
+	if err := finishRotation(walDir); err != nil {
+		return nil, err
+	}
+	return wal.Open(walDir, wal.WithLogger(logger.Named("wal")))
 }
 
 // frameHeader is the length of what precedes an index in a file of the log.
@@ -70,7 +104,7 @@ func finishRotation(walDir string) error {
 // nothing behind it was acknowledged.
 func recordSealed(walDir string, state *types.PersistentState) (sealed bool, err error) {
 	tail := &state.Segments[len(state.Segments)-1]
-	filer := segment.NewFiler(walDir, fs.New())
+	filer := segment.NewFiler(walDir, walfs.New())
 	file, err := filer.RecoverTail(*tail)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil

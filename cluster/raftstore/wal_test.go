@@ -19,7 +19,7 @@ import (
 func TestOpen_RotationThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() // 150 MiB are more than some machines have in memory
-	s := mustOpen(t, dir, WAL)
+	s := mustOpen(t, dir)
 	meta := filepath.Join(dir, "wal", "wal-meta.db")
 	before, err := os.ReadFile(meta)
 	if err != nil {
@@ -107,7 +107,7 @@ func indexOf(t *testing.T, meta string, before []byte) (at int, last uint64) {
 // goesOn opens a log that ends with last, appends an entry, and finds it again.
 func goesOn(t *testing.T, dir string, last uint64) {
 	t.Helper()
-	s := mustOpen(t, dir, WAL)
+	s := mustOpen(t, dir)
 	got, err := s.Logs.LastIndex()
 	if err != nil || got != last {
 		t.Errorf("the log ends with %d (%v), want %d", got, err, last)
@@ -115,5 +115,5 @@ func goesOn(t *testing.T, dir string, last uint64) {
 	if err := errors.Join(s.Logs.StoreLog(logEntry(got+1)), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	wantLog(t, dir, WAL, 1, last+1)
+	wantLog(t, dir, 1, last+1)
 }

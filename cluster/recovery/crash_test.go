@@ -19,12 +19,11 @@ import (
 // survivorDisk makes the data directory of n1, one of three members, with terms
 // 1 to 20 opened by commands; poison, if not 0, is an entry that no program
 // understands.
-func survivorDisk(t *testing.T, kind string, poison uint64) cluster.Config {
+func survivorDisk(t *testing.T, poison uint64) cluster.Config {
 	t.Helper()
 	cfg := cluster.DefaultConfig()
-	cfg.NodeName, cfg.DataDir, cfg.LogStore, cfg.PeerAddress = "n1", filepath.Join(t.TempDir(),
-		"data"), kind, "127.0.0.1:9"
-	s, err := open(cfg.DataDir, kind, slog.New(slog.DiscardHandler))
+	cfg.NodeName, cfg.DataDir, cfg.PeerAddress = "n1", filepath.Join(t.TempDir(), "data"), "127.0.0.1:9"
+	s, err := open(cfg.DataDir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,51 +66,49 @@ func survivorDisk(t *testing.T, kind string, poison uint64) cluster.Config {
 // way.
 func TestRecover_CrashAtAnyPoint(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		cfg := survivorDisk(t, kind, 0)
-		r, err := Open(cfg)
-		if err != nil {
+	cfg := survivorDisk(t, 0)
+	r, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := map[string]string{}
+	r.at = func(point string) {
+		copies[point] = filepath.Join(t.TempDir(), point)
+		if err := os.CopyFS(copies[point], os.DirFS(cfg.DataDir)); err != nil {
 			t.Fatal(err)
 		}
-		copies := map[string]string{}
-		r.at = func(point string) {
-			copies[point] = filepath.Join(t.TempDir(), point)
-			if err := os.CopyFS(copies[point], os.DirFS(cfg.DataDir)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		done, err := r.Recover(0, "by a test")
+	}
+	done, err := r.Recover(0, "by a test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for point, want := range map[string]string{
+		raftstore.PointNoted:   "n1.old",
+		raftstore.PointWritten: done.ID,
+		recoverDone:            done.ID,
+	} {
+		killed := cfg
+		killed.DataDir = copies[point]
+		disk, err := Describe(killed)
 		if err != nil {
+			t.Fatalf("killed when %s: %v", point, err)
+		}
+		if disk.ID != want || want == done.ID && (disk.LastIndex != done.Index || len(disk.Members) != 1) ||
+			want != done.ID && disk.LastIndex != 20 {
+			t.Errorf("killed when %s: %+v", point, disk)
+		}
+		if r, err = Open(killed); err != nil {
 			t.Fatal(err)
+		}
+		again, err := r.Recover(0, "again")
+		if err != nil || again.ID == done.ID || again.Index <= disk.LastIndex {
+			t.Errorf("killed when %s, again: %+v (%v)", point, again, err)
 		}
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
-		}
-		for point, want := range map[string]string{
-			raftstore.PointNoted:   "n1.old",
-			raftstore.PointWritten: done.ID,
-			recoverDone:            done.ID,
-		} {
-			killed := cfg
-			killed.DataDir = copies[point]
-			disk, err := Describe(killed)
-			if err != nil {
-				t.Fatalf("%s, killed when %s: %v", kind, point, err)
-			}
-			if disk.ID != want || want == done.ID && (disk.LastIndex != done.Index || len(disk.Members) != 1) ||
-				want != done.ID && disk.LastIndex != 20 {
-				t.Errorf("%s, killed when %s: %+v", kind, point, disk)
-			}
-			if r, err = Open(killed); err != nil {
-				t.Fatal(err)
-			}
-			again, err := r.Recover(0, "again")
-			if err != nil || again.ID == done.ID || again.Index <= disk.LastIndex {
-				t.Errorf("%s, killed when %s, again: %+v (%v)", kind, point, again, err)
-			}
-			if err := r.Close(); err != nil {
-				t.Fatal(err)
-			}
 		}
 	}
 }
@@ -120,35 +117,33 @@ func TestRecover_CrashAtAnyPoint(t *testing.T) {
 // follows.
 func TestRecover_Until(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		cfg := survivorDisk(t, kind, 15)
-		r, err := Open(cfg)
-		if err != nil {
-			t.Fatal(err)
+	cfg := survivorDisk(t, 15)
+	r, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := r.Disk()
+	if d.Poisoned != 15 || !strings.Contains(d.Problem, "no.such") || d.LastIndex != 20 || d.LastTerm != 20 ||
+		d.CurrentTerm != 23 || d.VotedTerm != 22 {
+		t.Errorf("%+v", d)
+	}
+	for _, until := range []uint64{0, 15, 20} {
+		if _, err := r.Recover(until, ""); err == nil || !strings.Contains(err.Error(), "--until 14 leaves it out") {
+			t.Errorf("until %d: %v", until, err)
 		}
-		d := r.Disk()
-		if d.Poisoned != 15 || !strings.Contains(d.Problem, "no.such") || d.LastIndex != 20 || d.LastTerm != 20 ||
-			d.CurrentTerm != 23 || d.VotedTerm != 22 {
-			t.Errorf("%s: %+v", kind, d)
-		}
-		for _, until := range []uint64{0, 15, 20} {
-			if _, err := r.Recover(until, ""); err == nil || !strings.Contains(err.Error(), "--until 14 leaves it out") {
-				t.Errorf("%s: until %d: %v", kind, until, err)
-			}
-		}
-		done, err := r.Recover(14, "by a test")
-		if err != nil || done.LeftOut != 6 || done.From != 14 {
-			t.Fatalf("%s: %+v (%v)", kind, done, err)
-		}
-		if d := r.Disk(); d.Poisoned != 0 || d.LastTerm != 23 || d.LastIndex != done.Index || d.LastIndex < 20 {
-			t.Errorf("%s: %+v", kind, d)
-		}
-		if _, err := r.Recover(14, ""); err == nil || !strings.Contains(err.Error(), "can't be built any more") {
-			t.Errorf("%s: an index from before: %v", kind, err)
-		}
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
+	}
+	done, err := r.Recover(14, "by a test")
+	if err != nil || done.LeftOut != 6 || done.From != 14 {
+		t.Fatalf("%+v (%v)", done, err)
+	}
+	if d := r.Disk(); d.Poisoned != 0 || d.LastTerm != 23 || d.LastIndex != done.Index || d.LastIndex < 20 {
+		t.Errorf("%+v", d)
+	}
+	if _, err := r.Recover(14, ""); err == nil || !strings.Contains(err.Error(), "can't be built any more") {
+		t.Errorf("an index from before: %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

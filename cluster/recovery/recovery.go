@@ -39,7 +39,7 @@ func Open(cfg cluster.Config) (*Recovery, error) {
 	if err := mustHoldState(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	storage, err := open(cfg.DataDir, cfg.LogStore, cfg.Logger)
+	storage, err := open(cfg.DataDir, cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (r *Recovery) install(first raftstore.First) error {
 	}
 	err := r.storage.Close()
 	if err == nil {
-		r.storage, err = open(r.cfg.DataDir, r.cfg.LogStore, r.cfg.Logger)
+		r.storage, err = open(r.cfg.DataDir, r.cfg.Logger)
 	}
 	if err == nil {
 		r.disk, err = describe(&r.storage, r.cfg.DataDir)

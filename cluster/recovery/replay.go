@@ -14,13 +14,10 @@ import (
 )
 
 // Replay applies the log of a stopped node to a new store, one command at a time, and calls each
-// after every command; its error ends the replay. logStore is the node's Config.LogStore. The log
-// must begin at its first entry, so the node must not have taken snapshots. The last entries may
-// not be committed. It is for end-to-end tests.
-func Replay(
-	dir, logStore string, each func(s *fsm.Store, cmd fsm.Command, o fsm.Outcome) error,
-) (last uint64, err error) {
-	storage, err := open(dir, logStore, slog.New(slog.DiscardHandler))
+// after every command; its error ends the replay. The log must begin at its first entry, so the node
+// must not have taken snapshots. The last entries may not be committed. It is for end-to-end tests.
+func Replay(dir string, each func(*fsm.Store, fsm.Command, fsm.Outcome) error) (last uint64, err error) {
+	storage, err := open(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}
@@ -58,11 +55,11 @@ func Replay(
 }
 
 // open opens the data directory of a stopped node as a start does.
-func open(dir, logStore string, logger *slog.Logger) (raftstore.Store, error) {
-	return raftstore.Open(dir, cluster.StorageOptions(logStore, logger))
+func open(dir string, logger *slog.Logger) (raftstore.Store, error) {
+	return raftstore.Open(dir, cluster.StorageOptions(logger))
 }
 
-// Adopt is raftstore.Adopt. logStore is the node's Config.LogStore.
-func Adopt(dir, logStore string, logger *slog.Logger) error {
-	return raftstore.Adopt(dir, cluster.StorageOptions(logStore, logger))
+// Adopt is raftstore.Adopt.
+func Adopt(dir string, logger *slog.Logger) error {
+	return raftstore.Adopt(dir, cluster.StorageOptions(logger))
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/recovery"
 )
 
@@ -44,7 +43,7 @@ again. A copy that is older than what the other members know is still refused.`,
 			}
 			err = withProgress(cmd.Context(), p.stderr, "verifying "+found.dir, func(context.Context) error {
 				for _, dir := range found.nodes {
-					if err := recovery.Adopt(dir, found.logStore, newLogger(p.stderr, "text", logLevel("warn"))); err != nil {
+					if err := recovery.Adopt(dir, newLogger(p.stderr, "text", logLevel("warn"))); err != nil {
 						return err
 					}
 				}
@@ -66,8 +65,8 @@ again. A copy that is older than what the other members know is still refused.`,
 
 // copies are the data directories to adopt.
 type copies struct {
-	dir, logStore string
-	nodes         []string
+	dir   string
+	nodes []string
 }
 
 // adoptable finds the data directories to adopt: one node's, or those of `bivouac dev`.
@@ -80,8 +79,7 @@ func adoptable(configFile, devDir string) (copies, error) {
 		if err != nil {
 			return copies{}, err
 		}
-		cl := cfg.clusterConfig()
-		return copies{cfg.DataDir, cl.LogStore, []string{cl.DataDir}}, nil
+		return copies{cfg.DataDir, []string{cfg.DataDir}}, nil
 	}
 	dir, err := filepath.Abs(devDir)
 	if err != nil {
@@ -91,5 +89,5 @@ func adoptable(configFile, devDir string) (copies, error) {
 	if err != nil || len(nodes) == 0 {
 		return copies{}, usagef("--dev: %s is no data directory of \"bivouac dev\"", dir)
 	}
-	return copies{dir, cluster.DefaultConfig().LogStore, nodes}, nil
+	return copies{dir, nodes}, nil
 }

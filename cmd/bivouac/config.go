@@ -86,6 +86,7 @@ func (c *PeerConfig) renews() bool { return c.CAKeyFile != "" || c.PKIRole != ""
 
 // RaftConfig tunes Raft. A zero field means package cluster's default.
 type RaftConfig struct {
+	// LogStore is without effect. Older programs choose one of two log stores by it.
 	LogStore           string        `hcl:"log_store"`
 	HeartbeatTimeout   time.Duration `hcl:"heartbeat_timeout"`
 	ElectionTimeout    time.Duration `hcl:"election_timeout"`

@@ -180,7 +180,7 @@ func TestConfig_ExampleIsGood(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if cfg.HTTP.CertFile == "" || cfg.Raft.LogStore == "" || len(cfg.CORS.Origins) == 0 {
+	if cfg.HTTP.CertFile == "" || cfg.Raft.Voters == 0 || len(cfg.CORS.Origins) == 0 {
 		t.Errorf("not everything was switched on: %+v", cfg)
 	}
 }

@@ -62,7 +62,8 @@
 //	  certificate_lifetime            of a renewed certificate; 720h; 10m to 8760h
 //	}
 //	raft {
-//	  log_store                       "boltdb" (default) or "wal"
+//	  log_store                       without effect; "wal" lets the program before this one start on
+//	                                  this data directory, "boltdb" is warned of
 //	  heartbeat_timeout               500ms; 10ms to 1m
 //	  election_timeout                500ms; not below heartbeat_timeout
 //	  leader_lease_timeout            300ms; not above heartbeat_timeout

@@ -186,7 +186,6 @@ func (c Config) clusterConfig() cluster.Config {
 	cl.PeerAddress, cl.AdvertiseAddress = c.Peer.Address, c.Peer.Advertise
 	cl.TLS = c.Peer.tls()
 	cl.BootstrapExpect, cl.RetryJoin = c.BootstrapExpect, c.RetryJoin
-	cl.LogStore = cmp.Or(c.Raft.LogStore, cl.LogStore)
 	cl.HeartbeatTimeout, cl.ElectionTimeout, cl.LeaderLeaseTimeout = c.Raft.timers()
 	cl.SnapshotInterval = cmp.Or(c.Raft.SnapshotInterval, cl.SnapshotInterval)
 	cl.SnapshotThreshold = cmp.Or(c.Raft.SnapshotThreshold, cl.SnapshotThreshold)

@@ -61,6 +61,9 @@ func (i *inspection) all(c Config, configFile string) {
 		i.add(checkOK, "config", "%s", configFile)
 	}
 	i.dataDir(c.DataDir)
+	if c.Raft.LogStore == "boltdb" {
+		i.add(checkWarn, "raft.log_store", "without effect: the log is in %s/wal; remove the line", c.DataDir)
+	}
 	i.http(c.HTTP)
 	i.peer(c)
 	i.nomad(c.Nomad)

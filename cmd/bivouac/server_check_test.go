@@ -171,6 +171,10 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		{"foreign_ca", foreignCA, []string{"fail  peer.cert_file: "}},
 		{"data_dir_is_a_file", func(n *checkedNode) { n.write("data", "x", 0o600) }, []string{"fail  data_dir: "}},
 		{"open_data_dir", openDataDir, []string{"warn  data_dir: "}},
+		{"boltdb", func(n *checkedNode) {
+			n.edit("peer {", "raft {\n  log_store = \"boltdb\"\n}\npeer {")
+		}, []string{"warn  raft.log_store: without effect: "}},
+		{"wal", func(n *checkedNode) { n.edit("peer {", "raft {\n  log_store = \"wal\"\n}\npeer {") }, nil},
 		{"plain_http", func(n *checkedNode) {
 			n.edit("127.0.0.1:8440\"\n  tls {\n    cert_file = \"api.pem\"\n    key_file  = \"api-key.pem\"\n  }", ":8440\"")
 		}, []string{"warn  http.address: plain HTTP on :8440: "}},

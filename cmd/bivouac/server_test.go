@@ -43,9 +43,7 @@ type serverCluster struct {
 // serverOptions are parts of the nodes' configurations.
 type serverOptions struct {
 	nomad, vault, roleID, secretID string
-	// logStore is "" for the default.
-	logStore string
-	https    bool
+	https                          bool
 	// more is appended to each node's configuration.
 	more string
 }
@@ -67,7 +65,6 @@ peer {
   key_file  = "../tls/%[1]s-key.pem"
 }
 raft {
-  log_store = %[9]q
   # Snapshots soon, so that the tests see them.
   snapshot_interval  = "1s"
   snapshot_threshold = 32
@@ -126,7 +123,7 @@ func (s *serverCluster) add(t testing.TB, name, peer string) *serverNode {
 	n := &serverNode{name: name, owner: t, dir: filepath.Join(s.dir, name), caller: caller{base: scheme + "://" + address}}
 	n.config = filepath.Join(n.dir, "node.hcl")
 	text := fmt.Sprintf(serverConfig, name, `"`+strings.Join(s.peers, `", "`)+`"`, address, https, peer,
-		o.nomad, o.vault, cmp.Or(o.roleID, "none"), cmp.Or(o.logStore, cluster.LogStoreBoltDB))
+		o.nomad, o.vault, cmp.Or(o.roleID, "none"))
 	if err := errors.Join(os.MkdirAll(n.dir, 0o700), os.WriteFile(n.config, []byte(text+o.more), 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -45,23 +45,19 @@ func TestTakeover_Make(t *testing.T) {
 	if into == "" {
 		t.Skip("BIVOUAC_TEST_MAKE_DATA names no folder")
 	}
-	for _, store := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
-		t.Run(store, func(t *testing.T) {
-			dir := t.TempDir()
-			facts := fill(t, startDevOn(t, dir, store))
-			for _, name := range []string{"n1", "n2", "n3"} {
-				if found, _ := filepath.Glob(filepath.Join(dir, name, "snapshots", "*", "*")); len(found) == 0 {
-					t.Errorf("%s has no snapshot", name)
-				}
-			}
-			for _, name := range []string{"tls", "secrets", "sandboxes", "logs", "dev.json", "peers.json", "api-key", "lock"} {
-				if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			pack(t, dir, facts, filepath.Join(into, "server-"+store+".tar.gz"))
-		})
+	dir := t.TempDir()
+	facts := fill(t, startDevOn(t, dir))
+	for _, name := range []string{"n1", "n2", "n3"} {
+		if found, _ := filepath.Glob(filepath.Join(dir, name, "snapshots", "*", "*")); len(found) == 0 {
+			t.Errorf("%s has no snapshot", name)
+		}
 	}
+	for _, name := range []string{"tls", "secrets", "sandboxes", "logs", "dev.json", "peers.json", "api-key", "lock"} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pack(t, dir, facts, filepath.Join(into, "server-wal.tar.gz"))
 	t.Run("dev", func(t *testing.T) {
 		dir := t.TempDir()
 		facts := fill(t, startDev(t, dir))
@@ -72,9 +68,8 @@ func TestTakeover_Make(t *testing.T) {
 	})
 }
 
-// startDevOn is startDev with the log store and the short snapshots of
-// serverConfig.
-func startDevOn(t *testing.T, dir, store string) *running {
+// startDevOn is startDev with the short snapshots of serverConfig.
+func startDevOn(t *testing.T, dir string) *running {
 	t.Helper()
 	c := &devCluster{layout: devLayout{dir}, life: newLifecycle()}
 	var err error
@@ -101,7 +96,7 @@ func startDevOn(t *testing.T, dir, store string) *running {
 	}
 	for i, n := range c.nodes {
 		cl := cluster.DefaultConfig()
-		cl.NodeName, cl.DataDir, cl.Listener, cl.LogStore = n.name, c.layout.node(n.name), peers[i], store
+		cl.NodeName, cl.DataDir, cl.Listener = n.name, c.layout.node(n.name), peers[i]
 		cl.PeerAddress, cl.AdvertiseAddress = n.peer, n.peer
 		cl.TLS = tlsDir(c.layout.tls()).node(n.name)
 		cl.BootstrapExpect, cl.SnapshotThreshold, cl.TrailingLogs = 3, 32, 16

@@ -46,11 +46,10 @@ func eachTakeover(t *testing.T, file string, test func(t *testing.T, archive str
 
 func TestTakeover_ServersStartOnDirectoriesOfEarlierPrograms(t *testing.T) {
 	t.Parallel()
-	for _, store := range []string{cluster.LogStoreBoltDB, cluster.LogStoreWAL} {
+	for _, store := range []string{"boltdb", "wal"} {
 		t.Run(store, func(t *testing.T) {
 			eachTakeover(t, "server-"+store+".tar.gz", func(t *testing.T, archive string) {
-				s := newServers(t,
-					serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t), logStore: store})
+				s := newServers(t, serverOptions{nomad: "http://" + freeAddress(t), vault: "http://" + freeAddress(t)})
 				dir := t.TempDir()
 				facts := unpack(t, archive, dir)
 				s.keyFile = filepath.Join(s.dir, "operator-key")

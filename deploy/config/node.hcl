@@ -57,7 +57,6 @@ peer {
 }
 
 # raft {
-#   log_store            = "boltdb"
 #   heartbeat_timeout    = "500ms" # raise all three between distant machines
 #   election_timeout     = "500ms"
 #   leader_lease_timeout = "300ms"

@@ -194,4 +194,4 @@ func TestReplacedUnderNewName(t *testing.T) {
 }
 
 // bareRaftOf is the raft block with one more line.
-func bareRaftOf(line string) string { return raftBlock(bareRaft, "") + "\n  " + line }
+func bareRaftOf(line string) string { return bareRaft + "\n  " + line }

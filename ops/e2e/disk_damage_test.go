@@ -19,12 +19,11 @@ import (
 )
 
 // plainDisks starts nodes on ordinary folders.
-func plainDisks(t *testing.T, store string) *diskDrill {
+func plainDisks(t *testing.T) *diskDrill {
 	t.Helper()
 	return &diskDrill{
-		store:   store,
 		acked:   map[string]int{},
-		Cluster: testcluster.Start(t, testcluster.Options{Bare: true, Raft: raftBlock(bareRaft, store)}),
+		Cluster: testcluster.Start(t, testcluster.Options{Bare: true, Raft: bareRaft}),
 	}
 }
 
@@ -37,39 +36,32 @@ func TestDiskDamaged(t *testing.T) {
 	if long() {
 		rounds = 60
 	}
-	for i, store := range logStores() {
-		if !long() && i == 0 {
-			continue
-		}
-		t.Run(store, func(t *testing.T) {
-			d := plainDisks(t, store)
-			stop := d.write(t)
-			defer stop()
-			d.progress(t, 300)
-			refused := 0
-			for round := range rounds {
-				n := d.Nodes[round%len(d.Nodes)]
-				n.Stop(testcluster.Patience)
-				what := damageOne(t, n, round)
-				if n.Start(t); d.refuses(t, n) {
-					refused++
-					stopped(t, n, "is damaged")
-					if err := os.Rename(n.Data, fmt.Sprintf("%s.damaged-%d", n.Data, round)); err != nil {
-						t.Fatal(err)
-					}
-					n.Start(t)
-				}
-				n.Ready(t)
-				d.voters(t)
-				d.progress(t, 10)
-				if t.Failed() {
-					t.Fatalf("%s: %s", n.Name, what)
-				}
+	d := plainDisks(t)
+	stop := d.write(t)
+	defer stop()
+	d.progress(t, 300)
+	refused := 0
+	for round := range rounds {
+		n := d.Nodes[round%len(d.Nodes)]
+		n.Stop(testcluster.Patience)
+		what := damageOne(t, n, round)
+		if n.Start(t); d.refuses(t, n) {
+			refused++
+			stopped(t, n, "is damaged")
+			if err := os.Rename(n.Data, fmt.Sprintf("%s.damaged-%d", n.Data, round)); err != nil {
+				t.Fatal(err)
 			}
-			t.Logf("%d damages, %d times refused", rounds, refused)
-			d.whole(t, stop)
-		})
+			n.Start(t)
+		}
+		n.Ready(t)
+		d.voters(t)
+		d.progress(t, 10)
+		if t.Failed() {
+			t.Fatalf("%s: %s", n.Name, what)
+		}
 	}
+	t.Logf("%d damages, %d times refused", rounds, refused)
+	d.whole(t, stop)
 }
 
 // refuses waits until the node is ready or has ended.
@@ -138,35 +130,31 @@ func TestFollowerAway(t *testing.T) {
 	if !long() {
 		t.Skip("make drills runs this")
 	}
-	for _, store := range logStores() {
-		t.Run(store, func(t *testing.T) {
-			d := plainDisks(t, store)
-			stop := d.write(t)
-			defer stop()
-			d.progress(t, 50)
-			n := d.pick(t, false)
-			n.Kill()
-			d.forget(t)
-			n.Start(t)
-			n.Ready(t)
-			testcluster.Eventually(t, n.Name+" gets a snapshot", func() error {
-				raw, err := os.ReadFile(n.Log)
-				if err == nil && !strings.Contains(strings.ToLower(string(raw)), "installed remote snapshot") {
-					err = errors.New("not yet")
-				}
-				return err
-			})
-			d.progress(t, 50)
-			n.Kill()
-			n.Start(t)
-			n.Ready(t)
-			d.whole(t, stop)
-		})
-	}
+	d := plainDisks(t)
+	stop := d.write(t)
+	defer stop()
+	d.progress(t, 50)
+	n := d.pick(t, false)
+	n.Kill()
+	d.forget(t)
+	n.Start(t)
+	n.Ready(t)
+	testcluster.Eventually(t, n.Name+" gets a snapshot", func() error {
+		raw, err := os.ReadFile(n.Log)
+		if err == nil && !strings.Contains(strings.ToLower(string(raw)), "installed remote snapshot") {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	d.progress(t, 50)
+	n.Kill()
+	n.Start(t)
+	n.Ready(t)
+	d.whole(t, stop)
 }
 
-// forget writes until the leader has deleted all entries of its present log. A write-ahead log
-// serves deleted entries while their segment is in use, so the segment has to be deleted.
+// forget writes until the leader has deleted all entries of its present log. The log serves deleted
+// entries while their segment is in use, so the segment has to be deleted.
 func (d *diskDrill) forget(t *testing.T) {
 	t.Helper()
 	leader := d.Leader(t)
@@ -177,7 +165,7 @@ func (d *diskDrill) forget(t *testing.T) {
 	c := testcluster.Client{Base: leader.Base, Key: leader.NewKey(t, "big")}
 	big := strings.Repeat("<", 4096) // six bytes each in JSON
 	segment := firstSegment(t, leader)
-	for compactedTo(t, leader) < at || segment != "" && firstSegment(t, leader) == segment {
+	for compactedTo(t, leader) < at || firstSegment(t, leader) == segment {
 		err := c.Do(http.MethodPost, "/api/settings",
 			map[string]any{
 				"agent":             big,
@@ -192,15 +180,12 @@ func (d *diskDrill) forget(t *testing.T) {
 	}
 }
 
-// firstSegment returns the oldest file of a node's write-ahead log, "" without one.
+// firstSegment returns the oldest file of a node's write-ahead log.
 func firstSegment(t *testing.T, n *testcluster.Node) string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(n.Data, "wal", "*.wal"))
 	if err != nil {
 		t.Fatal(err)
-	}
-	if len(list) == 0 {
-		return ""
 	}
 	return slices.Min(list)
 }
@@ -238,7 +223,7 @@ func TestOutOfMemory(t *testing.T) {
 		t.Skipf("no control group can be made: %v", err)
 	}
 	t.Cleanup(func() { _ = os.Remove(group) })
-	d := plainDisks(t, "boltdb")
+	d := plainDisks(t)
 	stop := d.write(t)
 	defer stop()
 	d.progress(t, 100)

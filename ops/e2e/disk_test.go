@@ -24,7 +24,6 @@ import (
 type diskDrill struct {
 	*testcluster.Cluster
 	disks map[string]*faultfs.FS
-	store string
 	// padding makes every write longer.
 	padding string
 
@@ -34,41 +33,40 @@ type diskDrill struct {
 	acked map[string]int
 }
 
-// logStores are the log stores to drill: both in the long version, else one of them.
-func logStores() []string { return []string{"boltdb", "wal"} }
-
 // startDisks starts nodes, each with its data on a file system with fault injection.
-func startDisks(t *testing.T, store string) *diskDrill {
+func startDisks(t *testing.T) *diskDrill {
+	t.Helper()
+	return startDisksWith(t, testcluster.Options{Raft: bareRaft})
+}
+
+func startDisksWith(t *testing.T, o testcluster.Options) *diskDrill {
 	t.Helper()
 	testcluster.Need(t, "fuse", faultfs.Possible())
-	d := &diskDrill{disks: map[string]*faultfs.FS{}, store: store, acked: map[string]int{}}
+	d := &diskDrill{disks: map[string]*faultfs.FS{}, acked: map[string]int{}}
 	dir := t.TempDir()
-	d.Cluster = testcluster.Start(t, testcluster.Options{
-		Bare: true,
-		Raft: raftBlock(bareRaft, store),
-		DataDir: func(name string) string {
-			backing, point := filepath.Join(dir, name+".disk"), filepath.Join(dir, name)
-			if err := errors.Join(os.Mkdir(backing, 0o700), os.Mkdir(point, 0o700)); err != nil {
-				t.Fatal(err)
+	o.Bare = true
+	o.DataDir = func(name string) string {
+		backing, point := filepath.Join(dir, name+".disk"), filepath.Join(dir, name)
+		if err := errors.Join(os.Mkdir(backing, 0o700), os.Mkdir(point, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		disk, err := faultfs.Mount(backing, point)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := disk.Close(); err != nil {
+				t.Error(err)
 			}
-			disk, err := faultfs.Mount(backing, point)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := disk.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			d.disks[name] = disk
-			return filepath.Join(point, "data")
-		},
-	})
+		})
+		d.disks[name] = disk
+		return filepath.Join(point, "data")
+	}
+	d.Cluster = testcluster.Start(t, o)
 	return d
 }
 
-const bareRaft = `  log_store          = "STORE"
-  snapshot_threshold = 200
+const bareRaft = `  snapshot_threshold = 200
   snapshot_interval  = "1s"
   trailing_logs      = 100`
 
@@ -198,116 +196,104 @@ func (d *diskDrill) pick(t *testing.T, leader bool) *testcluster.Node {
 // follower. The node stops and names the file and the way out, the others continue, and it
 // rejoins when the disk works again.
 func TestDiskFails(t *testing.T) {
-	for i, store := range logStores() {
-		if !long() && i > 0 {
-			continue
-		}
-		t.Run(store, func(t *testing.T) {
-			d := startDisks(t, store)
-			stop := d.write(t)
-			defer stop()
-			for j, c := range []struct {
-				name   string
-				leader bool
-				fault  faultfs.Fault
-				word   string
-			}{
-				{
-					"fsync on the leader",
-					true,
-					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO, Times: 1},
-					"input/output error",
-				},
-				{
-					"write on a follower",
-					false,
-					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO, Times: 1},
-					"input/output error",
-				},
-				{
-					"write on the leader",
-					true,
-					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO},
-					"input/output error",
-				},
-				{
-					"fsync on a follower",
-					false,
-					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO},
-					"input/output error",
-				},
-				{
-					"full on the leader",
-					true,
-					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.ENOSPC},
-					"no space left on device",
-				},
-				{
-					"read-only on a follower",
-					false,
-					faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EROFS},
-					"read-only file system",
-				},
-			} {
-				if !long() && (j+i)%2 > 0 {
-					continue // the other store's turn
-				}
-				d.progress(t, 50)
-				n := d.pick(t, c.leader)
-				// Raft's files only: the lock file has no data.
-				c.fault.Path = map[string]string{"boltdb": "raft.db", "wal": ".wal"}[store]
-				begin := time.Now()
-				d.disks[n.Name].Inject(c.fault)
-				stopped(t, n, c.word)
-				d.progress(t, 20)
-				t.Logf("%s: %s stopped and the others wrote on, all within %.1f s", c.name, n.Name, time.Since(begin).Seconds())
-				if hits := d.disks[n.Name].Hits(); hits != 1 {
-					t.Errorf("%s: after its first failure the disk was used %d times more", c.name, hits-1)
-				}
-				d.disks[n.Name].Clear()
-				d.Restart(t)
+	d := startDisks(t)
+	stop := d.write(t)
+	defer stop()
+	for j, c := range []struct {
+		name   string
+		leader bool
+		fault  faultfs.Fault
+		word   string
+	}{
+		{
+			"fsync on the leader",
+			true,
+			faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO, Times: 1},
+			"input/output error",
+		},
+		{
+			"write on a follower",
+			false,
+			faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO, Times: 1},
+			"input/output error",
+		},
+		{
+			"write on the leader",
+			true,
+			faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EIO},
+			"input/output error",
+		},
+		{
+			"fsync on a follower",
+			false,
+			faultfs.Fault{Operations: []faultfs.Operation{faultfs.Sync}, Errno: syscall.EIO},
+			"input/output error",
+		},
+		{
+			"full on the leader",
+			true,
+			faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.ENOSPC},
+			"no space left on device",
+		},
+		{
+			"read-only on a follower",
+			false,
+			faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write}, Errno: syscall.EROFS},
+			"read-only file system",
+		},
+	} {
+		for i, file := range []string{".wal", "raft.db"} { // Raft's: the lock file has no data
+			if !long() && (j%2 > 0 || i != j/2%2) {
+				continue
 			}
-			d.whole(t, stop)
-		})
+			d.progress(t, 50)
+			n := d.pick(t, c.leader)
+			c.fault.Path = file
+			begin := time.Now()
+			d.disks[n.Name].Inject(c.fault)
+			stopped(t, n, c.word)
+			d.progress(t, 20)
+			t.Logf("%s, %s: %s stopped and the others wrote on, all within %.1f s", c.name, file, n.Name,
+				time.Since(begin).Seconds())
+			if hits := d.disks[n.Name].Hits(); hits != 1 {
+				t.Errorf("%s: after its first failure the disk was used %d times more", c.name, hits-1)
+			}
+			d.disks[n.Name].Clear()
+			d.Restart(t)
+		}
 	}
+	d.whole(t, stop)
 }
 
 // TestDiskHangs makes the leader's disk hang. The node stops leading, and the others elect a
 // leader and continue within seconds. When the disk works again, the node follows without help.
 // If the disk hangs for long, the node stops with a message.
 func TestDiskHangs(t *testing.T) {
-	for i, store := range logStores() {
-		if !long() && i == 0 {
-			continue
-		}
-		t.Run(store, func(t *testing.T) {
-			d := startDisks(t, store)
-			stop := d.write(t)
-			defer stop()
-			d.progress(t, 50)
-			hang := faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write, faultfs.Sync}}
-			n := d.Leader(t)
-			d.disks[n.Name].Inject(hang)
-			begin := time.Now()
-			d.led(t, n)
-			d.progress(t, 50)
-			t.Logf("the leader's disk hung; the others led and wrote 50 more within %.1f s", time.Since(begin).Seconds())
-			if a, err := n.Try(http.MethodGet, "/ready", nil); err != nil || a.Status != http.StatusServiceUnavailable ||
-				!strings.Contains(string(a.Body), "disk") {
-				t.Errorf("/ready of the node whose disk hangs: %s %v", a, err)
-			}
-			d.disks[n.Name].Clear()
-			n.Ready(t)
-			if long() {
-				n = d.Leader(t)
-				d.disks[n.Name].Inject(hang)
-				stopped(t, n, "the disk hangs")
-				d.progress(t, 50)
-				d.disks[n.Name].Clear()
-			}
-			d.whole(t, stop)
-		})
+	d := startDisks(t)
+	stop := d.write(t)
+	defer stop()
+	d.progress(t, 50)
+	hang := faultfs.Fault{Operations: []faultfs.Operation{faultfs.Write, faultfs.Sync}}
+	n := d.Leader(t)
+	d.disks[n.Name].Inject(hang)
+	begin := time.Now()
+	d.led(t, n)
+	d.progress(t, 50)
+	t.Logf("the leader's disk hung; the others led and wrote 50 more within %.1f s", time.Since(begin).Seconds())
+	if a, err := n.Try(http.MethodGet, "/ready", nil); err != nil || a.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(string(a.Body), "disk") {
+		t.Errorf("/ready of the node whose disk hangs: %s %v", a, err)
 	}
+	d.disks[n.Name].Clear()
+	n.Ready(t)
+	if long() {
+		n = d.Leader(t)
+		d.disks[n.Name].Inject(hang)
+		stopped(t, n, "the disk hangs")
+		d.progress(t, 50)
+		d.disks[n.Name].Clear()
+	}
+	d.whole(t, stop)
 }
 
 // led waits until the other nodes have a leader that is not n.
@@ -349,20 +335,14 @@ func TestDiskFull(t *testing.T) {
 	if !long() {
 		t.Skip("make drills runs this")
 	}
-	for _, store := range logStores() {
-		t.Run(store, func(t *testing.T) { diskFull(t, store) })
-	}
-}
-
-func diskFull(t *testing.T, store string) {
 	testcluster.Need(t, "mount", os.Geteuid() == 0)
-	// wal preallocates 64 MiB files. The padding fills the rest of one, so that the disk is
+	// The log preallocates 64 MiB files. The padding fills the rest of one, so that the disk is
 	// soon full for the node, also on a slow machine.
-	d := &diskDrill{store: store, acked: map[string]int{}, padding: strings.Repeat("x", 4000)}
+	d := &diskDrill{acked: map[string]int{}, padding: strings.Repeat("x", 4000)}
 	dir := t.TempDir()
 	d.Cluster = testcluster.Start(t, testcluster.Options{
 		Bare: true,
-		Raft: raftBlock(bareRaft, store),
+		Raft: bareRaft,
 		DataDir: func(name string) string {
 			point := filepath.Join(dir, name)
 			mountTmpfs(t, point, 300)

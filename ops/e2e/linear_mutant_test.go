@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"cmp"
 	"testing"
 	"time"
 
@@ -37,9 +36,7 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 			clients: workload.Crowd{Settings: 4}, duration: 15 * time.Second,
 		},
 		"late snapshots": {
-			// raft-wal serves deleted entries for a while, so it needs few snapshots.
-			logStore:  "boltdb",
-			mutations: []chaos.Mutation{chaos.LateSnapshots}, kinds: []chaos.Kind{chaos.LateSnapshot},
+			mutations: []chaos.Mutation{chaos.LateSnapshots, chaos.SmallSegments}, kinds: []chaos.Kind{chaos.LateSnapshot},
 			clients: workload.Crowd{Settings: 6}, duration: 30 * time.Second,
 		},
 		"listings with gaps": {
@@ -52,7 +49,7 @@ func TestLinearizable_NoticesMutations(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.nodes, o.logStore = 3, cmp.Or(o.logStore, "wal")
+			o.nodes = 3
 			o.keep = t.TempDir() // the findings are expected
 			v := runLinear(t, o)
 			if len(v.wrong) == 0 {

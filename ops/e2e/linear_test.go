@@ -30,15 +30,14 @@ const (
 	envLinear = "BIVOUAC_DRILL_LINEAR"
 	envSeed   = "BIVOUAC_DRILL_SEED"
 	envKinds  = "BIVOUAC_DRILL_KINDS"
-	// envCluster selects one test cluster: wal3, wal5, boltdb3 or boltdb5.
-	envCluster = "BIVOUAC_DRILL_FLEET"
-	envKeep    = "BIVOUAC_DRILL_KEEP"
+	// envNodes selects one test cluster, of 3 or 5 nodes.
+	envNodes = "BIVOUAC_DRILL_NODES"
+	envKeep  = "BIVOUAC_DRILL_KEEP"
 )
 
 // linearOptions configures one run.
 type linearOptions struct {
 	nodes     int
-	logStore  string
 	duration  time.Duration
 	kinds     []chaos.Kind
 	mutations []chaos.Mutation
@@ -60,22 +59,15 @@ type linearVerdict struct {
 // reads may only be stale, and each key must have one effect.
 func TestLinearizable(t *testing.T) {
 	d := linearDuration(t, 30*time.Second, 10*time.Minute)
-	clusters := []linearOptions{{logStore: "boltdb", nodes: 3}}
+	clusters := []linearOptions{{nodes: 3}}
 	if long() || os.Getenv(envLinear) != "" {
-		clusters = []linearOptions{
-			{logStore: "wal", nodes: 3},
-			{logStore: "boltdb", nodes: 5},
-			{logStore: "wal", nodes: 5},
-			{logStore: "boltdb", nodes: 3},
-		}
-		d /= 2 // two clusters share the duration
+		clusters = []linearOptions{{nodes: 3}, {nodes: 5, mutations: []chaos.Mutation{chaos.SmallSegments}}}
 	}
-	if name := os.Getenv(envCluster); name != "" {
-		clusters = []linearOptions{linearCluster(t, name)}
-		d = linearDuration(t, 30*time.Second, 10*time.Minute)
+	if nodes := setting(t, envNodes, 0); nodes > 0 {
+		clusters = []linearOptions{{nodes: nodes}}
 	}
 	for _, o := range clusters {
-		t.Run(fmt.Sprintf("%s%d", o.logStore, o.nodes), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d nodes", o.nodes), func(t *testing.T) {
 			t.Parallel()
 			o.duration, o.kinds = d, drillKinds(t, chaos.Kinds(), append(chaos.Kinds(), chaos.StackKinds()...))
 			o.clients = workload.Crowd{Settings: 4, Conversations: 2, Sandboxes: 1, Specs: 1, Once: 2}
@@ -85,22 +77,6 @@ func TestLinearizable(t *testing.T) {
 			}
 		})
 	}
-}
-
-// linearCluster parses the name of a log store and a number of nodes.
-func linearCluster(t *testing.T, name string) linearOptions {
-	t.Helper()
-	for _, store := range logStores() {
-		rest, is := strings.CutPrefix(name, store)
-		switch {
-		case is && rest == "":
-			return linearOptions{logStore: store, nodes: 3}
-		case is && (rest == "3" || rest == "5"):
-			return linearOptions{logStore: store, nodes: int(rest[0] - '0')}
-		}
-	}
-	t.Fatalf("%s: there is no cluster %q: say boltdb or wal, and 3 or 5 behind it", envCluster, name)
-	return linearOptions{}
 }
 
 // linearDuration is how long the nemesis works: the environment's value, or else brief, or
@@ -154,7 +130,7 @@ func drillSeed(t *testing.T) uint64 {
 func (o linearOptions) keepDir(t *testing.T, seed uint64) string {
 	t.Helper()
 	base := cmp.Or(o.keep, os.Getenv(envKeep), os.TempDir())
-	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%s-%d", seed, o.logStore, os.Getpid()))
+	dir := filepath.Join(base, fmt.Sprintf("bivouac-linear-%d-%d", seed, os.Getpid()))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +148,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	seed := drillSeed(t)
 	begin := time.Now()
 	say := func(format string, args ...any) { t.Logf(format, args...) }
-	say("seed %d, %d nodes, log store %s, %s: repeat it with %s=%d", seed, o.nodes, o.logStore, o.duration, envSeed, seed)
+	say("seed %d, %d nodes, %s: repeat it with %s=%d", seed, o.nodes, o.duration, envSeed, seed)
 
 	overlay, err := chaos.Build(t.TempDir(), o.mutations...)
 	if err != nil {
@@ -181,8 +157,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	net := chaos.NewNetwork(t, o.nodes, seed)
 	f := testcluster.Start(t, testcluster.Options{
 		Nodes: o.nodes, Net: net, Overlay: overlay,
-		Raft: fmt.Sprintf("log_store = %q\nsnapshot_threshold = 32\nsnapshot_interval = \"1s\"\ntrailing_logs = 8",
-			o.logStore),
+		Raft: "snapshot_threshold = 32\nsnapshot_interval = \"1s\"\ntrailing_logs = 8",
 	})
 	n := chaos.New(t, f, net, chaos.NewSchedule(seed, o.kinds...), say)
 	work := workload.NewRecorded(endpoints(f, n), f.Nodes[0].Key, seed)
@@ -246,7 +221,7 @@ func runLinear(t *testing.T, o linearOptions) linearVerdict {
 	if len(v.wrong) > 0 {
 		verdict = fmt.Sprintf("%d FINDINGS, kept in %s", len(v.wrong), keep)
 	}
-	say("verdict: %s (%s of nemesis, %d nodes, %s, seed %d; %s in all)", verdict, lasted, o.nodes, o.logStore, seed,
+	say("verdict: %s (%s of nemesis, %d nodes, seed %d; %s in all)", verdict, lasted, o.nodes, seed,
 		time.Since(begin).Round(time.Second))
 	return v
 }

@@ -12,8 +12,7 @@ import (
 )
 
 // soakRaft is a production node's raft block with snapshots every few seconds.
-const soakRaft = `  snapshot_interval = "10s"
-  log_store         = "STORE"`
+const soakRaft = `  snapshot_interval = "10s"`
 
 // setting reads a number from the environment, with a default.
 func setting(t *testing.T, name string, ordinary int) int {
@@ -60,7 +59,7 @@ func TestLoad(t *testing.T) {
 	}
 	p.Rate = float64(setting(t, "BIVOUAC_SOAK_RATE", 0))
 	p.Starve = setting(t, "BIVOUAC_SOAK_STARVE", 0)
-	f := testcluster.Start(t, testcluster.Options{Bare: true, Raft: raftBlock(soakRaft, os.Getenv("BIVOUAC_SOAK_STORE"))})
+	f := testcluster.Start(t, testcluster.Options{Bare: true, Raft: soakRaft})
 	p.Cluster = f
 	r, err := workload.Run(t.Context(), p)
 	for _, n := range f.Nodes {

@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/recovery"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/fsmtest"
@@ -54,11 +51,7 @@ func reaches(got, limit fsm.Limits) bool {
 
 // replay applies the log of a stopped node, and returns its last index.
 func replay(n *testcluster.Node, each func(*fsm.Store, fsm.Command, fsm.Outcome) error) (uint64, error) {
-	store := cluster.LogStoreBoltDB
-	if _, err := os.Stat(filepath.Join(n.Data, "wal")); err == nil {
-		store = cluster.LogStoreWAL
-	}
-	last, err := recovery.Replay(n.Data, store, each)
+	last, err := recovery.Replay(n.Data, each)
 	if err == nil && last == 0 {
 		err = fmt.Errorf("the log of %s is empty", n.Name)
 	}

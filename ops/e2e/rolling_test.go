@@ -40,6 +40,15 @@ type rollingDrill struct {
 // balanced trusts the balancer, whose address all clients have in common.
 const balanced = "limits {\n  trusted_proxies = [\"127.0.0.1/32\"]\n}\n"
 
+// formerRaft has a program that chooses between two log stores take the one that this tree's has, so
+// that it can be put back (bivouac runbook upgrade).
+const formerRaft = `
+  log_store          = "wal"
+  snapshot_threshold = 64
+  snapshot_interval  = "2s"
+  trailing_logs      = 64
+`
+
 // TestRollingRestart restarts the nodes one after the other with SIGTERM, behind the shipped
 // HAProxy, under writes, reads and streams over HTTP/1.1, HTTP/2 and TLS. No request may fail, and
 // streams may be closed with 1012 only. Its short form is a part of TestRollingUpgrade, which starts
@@ -63,7 +72,8 @@ func startRolling(t *testing.T, program string) *rollingDrill {
 	testcluster.Need(t, "haproxy", local.HAProxyInstalled() != "")
 	d := &rollingDrill{
 		Cluster: testcluster.Start(t,
-			testcluster.Options{Program: program, LogLevel: "info", Config: balanced, Drain: 5 * time.Second}),
+			testcluster.Options{Program: program, LogLevel: "info", Config: balanced, Drain: 5 * time.Second,
+				Raft: formerRaft}),
 	}
 	d.balance(t)
 	d.converse(t)

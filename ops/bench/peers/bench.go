@@ -60,20 +60,13 @@ func loadRows() []loadRow {
 			"store",
 			workWrite,
 			raftOn("wal"),
-			[]subject{{raftOn("wal"), atWithin}, {raftOn("boltdb"), atWithin}, {raftOn("bolt-freelist"), atWithin}},
-		},
-		{
-			"store-bivouac",
-			workWrite,
-			bivouacOn("wal"),
-			[]subject{{bivouacOn("wal"), atFollower}, {bivouacOn("boltdb"), atFollower}},
+			[]subject{{raftOn("wal"), atWithin}, {raftOn("boltdb"), atWithin}},
 		},
 	}
 }
 
-// raftOn and bivouacOn return a system's name with a log store.
-func raftOn(store string) string    { return sysRaft + ", " + store }
-func bivouacOn(store string) string { return sysBivouac + ", " + store }
+// raftOn returns the name of raft alone with a log store.
+func raftOn(store string) string { return sysRaft + ", " + store }
 
 // settings are the flags.
 type settings struct {
@@ -90,7 +83,6 @@ type settings struct {
 	base    string
 	program string
 	more    string
-	store   string
 	// again is how often a disturbed measurement is repeated.
 	again int
 	// etcdConns is the number of connections to each etcd node.
@@ -139,14 +131,11 @@ func (b *bench) make(ctx context.Context, name string) (*system, error) {
 	if store, ok := strings.CutPrefix(name, raftOn("")); ok {
 		return newRaftAlone("raft-"+store, b.dir, b.programs.alone, "-store", store)
 	}
-	if store, ok := strings.CutPrefix(name, bivouacOn("")); ok && name != sysBase {
-		return newBivouac("bivouac-"+store, b.dir, b.programs.bivouac, b.more+raftHCL(store))
-	}
 	switch name {
 	case sysBivouac:
-		return newBivouac("bivouac", b.dir, b.programs.bivouac, b.more+raftHCL(b.store))
+		return newBivouac("bivouac", b.dir, b.programs.bivouac, b.more)
 	case sysBase:
-		return newBivouac("base", b.dir, b.base, b.more+raftHCL(b.store))
+		return newBivouac("base", b.dir, b.base, b.more)
 	case sysEtcd:
 		return newEtcd(b.dir, b.programs.etcd, b.etcdConns)
 	case sysRqlite:
@@ -154,14 +143,12 @@ func (b *bench) make(ctx context.Context, name string) (*system, error) {
 	case sysMended:
 		return newRqlite("mended", b.dir, b.programs.mended)
 	case sysRaft:
-		return newRaftAlone("raft", b.dir, b.programs.alone, "-store", b.store)
+		return newRaftAlone("raft", b.dir, b.programs.alone)
 	case sysBare:
 		return b.bare(ctx)
 	}
 	return nil, fmt.Errorf("there is no system %q", name)
 }
-
-func raftHCL(store string) string { return fmt.Sprintf("raft {\n  log_store = %q\n}\n", store) }
 
 // bare returns Bivouac's response to the read that it is compared with.
 func (b *bench) bare(ctx context.Context) (*system, error) {

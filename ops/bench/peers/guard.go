@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/ops/bench/peers/load"
@@ -107,7 +106,7 @@ func runGuard(ctx context.Context, args []string, stdout io.Writer) error {
 func newGuard(stdout io.Writer) *guard {
 	g := &guard{bench: newBench(stdout), found: map[string][]round{}, rounds: 5}
 	g.load.Clients, g.load.For, g.load.Warm, g.again = guardClients, 3*time.Second, time.Second, 1
-	g.systems, g.store = []string{sysBare}, cluster.DefaultConfig().LogStore
+	g.systems = []string{sysBare}
 	return g
 }
 

@@ -16,8 +16,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"bivouac.dev/bivouac/cluster"
 )
 
 const usage = `usage: go run -C ops/bench/peers . [flags]
@@ -155,8 +153,6 @@ func (b *bench) parse(args []string) (into string, err error) {
 	f.StringVar(&b.out, "out", filepath.Join(os.TempDir(), "bivouac-bench.jsonl"), "the results, appended")
 	f.StringVar(&b.program, "bivouac", "", "a bivouac program to measure instead of this tree's")
 	f.StringVar(&b.base, "base", "", "another bivouac program to measure beside it")
-	f.StringVar(&b.store, "store", cluster.DefaultConfig().LogStore,
-		"the log store of Bivouac and of raft alone: boltdb or wal")
 	f.IntVar(&b.again, "again", 2, "how often a measurement that other programs disturbed is made again")
 	f.IntVar(&b.etcdConns, "etcd-conns", etcdConns, "the gRPC connections to a node of etcd")
 	f.StringVar(&b.more, "config", "", "HCL added to the configuration of Bivouac's nodes")

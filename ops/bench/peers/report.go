@@ -47,7 +47,6 @@ func titles() map[string]string {
 		"read-leader":   "Linearizable read from the leader",
 		"stale":         "Stale read",
 		"store":         "Log stores: raft alone, from within the leader",
-		"store-bivouac": "Log stores: Bivouac, settings write through a follower",
 		rowFailover:     "Leader killed: time until the next acknowledged write through a survivor",
 		rowElections:    "Raft's timers: false elections and failover",
 		rowSearch:       "Search over 100,000 conversations of one user against 1,000",

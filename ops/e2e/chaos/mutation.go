@@ -105,3 +105,18 @@ func Build(dir string, mutations ...Mutation) (string, error) {
 	}
 	return o.Write()
 }
+
+// SmallSegments has the log begin a new file every 64 KiB instead of every 64 MiB, so that it seals and
+// deletes files all the time. It is no fault.
+var SmallSegments = Mutation{"a log of small files", []mutatedBody{
+	{"cluster/raftstore/wal.go", "openFiles", `
+	if err := finishRotation(walDir); err != nil {
+		return nil, err
+	}
+	return wal.Open(walDir, wal.WithLogger(logger.Named("wal")), wal.WithSegmentSize(64<<10))`},
+}}
+
+// FormerLog keeps the log in raft.db, as programs before decision 0063 did. It is no fault.
+var FormerLog = Mutation{"the log in raft.db", []mutatedBody{
+	{"cluster/raftstore/wal.go", "openLog", "return nil"},
+}}

@@ -62,8 +62,8 @@ func TestOverlay_ReplacesTheClock(t *testing.T) {
 // TestMutations_Build: every mutation finds its functions, and the program builds with all of
 // them. A renamed function would show in the long drills only.
 func TestMutations_Build(t *testing.T) {
-	overlay, err := Build(t.TempDir(), StaleReads, NoCommandIDs, AnyAnswer, AnySender, LateSnapshots, MissingItems,
-		MixedListings)
+	overlay, err := Build(t.TempDir(), StaleReads, NoCommandIDs, AnyAnswer, AnySender, LateSnapshots, SmallSegments,
+		MissingItems, MixedListings)
 	if err != nil {
 		t.Fatal(err)
 	}

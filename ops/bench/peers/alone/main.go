@@ -40,8 +40,7 @@ func run() error {
 	flag.IntVar(&o.me, "me", 0, "which of the peers this one is, from 0")
 	flag.StringVar(&peers, "peers", "", "the Raft addresses of all, with commas")
 	flag.StringVar(&o.dir, "dir", "", "the data directory")
-	flag.StringVar(&o.store, "store", d.LogStore,
-		"boltdb or wal, as package cluster opens them; bolt-freelist is boltdb with its freelist synced")
+	flag.StringVar(&o.store, "store", "wal", "wal, as package cluster opens it, or boltdb")
 	flag.DurationVar(&o.heartbeat, "heartbeat", d.HeartbeatTimeout, "heartbeat timeout")
 	flag.DurationVar(&o.election, "election", d.ElectionTimeout, "election timeout")
 	flag.DurationVar(&o.lease, "lease", d.LeaderLeaseTimeout, "leader lease timeout")

@@ -89,7 +89,7 @@ func openLog(o options, logger hclog.Logger) (raft.StableStore, raft.LogStore, f
 	bolt, err := raftboltdb.New(raftboltdb.Options{
 		Path: filepath.Join(o.dir, "raft.db"),
 		BoltOptions: &bbolt.Options{
-			Timeout: time.Second, NoFreelistSync: o.store != "bolt-freelist", FreelistType: bbolt.FreelistMapType,
+			Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
 		},
 	})
 	if err != nil {
