@@ -32,7 +32,7 @@ func NewPeerClient(tls peernet.TLSFiles, address string) (*PeerClient, error) {
 // Propose proposes cmd through the node, with the errors of Node.Propose. CodeNoLeader also means
 // that the node was not reached.
 func (c *PeerClient) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
-	_, data, proof, refusal := encodeFor(ctx, cmd)
+	_, data, proof, refusal := encodeFor(ctx, cmd, false) // the cluster's version is not known here
 	if refusal != nil {
 		return fsm.Result{}, refusal
 	}

@@ -40,9 +40,11 @@ func operatorOf(ctx context.Context) Operator {
 	return o
 }
 
-// encodeFor validates and encodes a command. One that needs an operator's key gets the key's id and
-// a proof of it.
-func encodeFor(ctx context.Context, cmd fsm.Command) (of fsm.Command, data, proof []byte, refusal *fsm.Error) {
+// encodeFor validates and encodes a command, with a binary header if every node reads that. One that
+// needs an operator's key gets the key's id and a proof of it.
+func encodeFor(ctx context.Context, cmd fsm.Command, binary bool) (
+	of fsm.Command, data, proof []byte, refusal *fsm.Error,
+) {
 	if err := validate(cmd); err != nil {
 		return cmd, nil, nil, err
 	}
@@ -51,7 +53,12 @@ func encodeFor(ctx context.Context, cmd fsm.Command) (of fsm.Command, data, proo
 	if needed && cmd.Credential.IsZero() {
 		cmd.UserID, cmd.Credential = o.UserID, fsm.Credential{Lookup: o.Lookup}
 	}
-	data, err := cmd.Encode()
+	var err error
+	if binary {
+		data, err = cmd.EncodeBinary()
+	} else {
+		data, err = cmd.Encode()
+	}
 	if err != nil {
 		return cmd, nil, nil, asError(err)
 	}

@@ -54,7 +54,7 @@ func (n *Node) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
 
 // proposeOwn proposes a command of this process, with a proof of the operator's key behind it.
 func (n *Node) proposeOwn(ctx context.Context, cmd fsm.Command) (fsm.Result, *fsm.Error) {
-	cmd, data, proof, err := encodeFor(ctx, cmd)
+	cmd, data, proof, err := encodeFor(ctx, cmd, n.store.View().Active(fsm.VersionBinary))
 	if err != nil {
 		return fsm.Result{}, err
 	}

@@ -135,6 +135,73 @@ func TestCluster_Join_OlderProgramIsRefused(t *testing.T) {
 	})
 }
 
+// TestCluster_Binary_FromTheVersionOn: commands have a binary header from the version on and none
+// before it, through a follower too; a log with both is replayed, and read by a member that joins.
+func TestCluster_Binary_FromTheVersionOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := upgraded(t, fsm.VersionBinary-1)
+		defer c.Close()
+		keys := 0
+		propose := func() {
+			for _, i := range []int{c.Leader(), c.Follower()} {
+				keys++
+				if _, err := c.Propose(t.Context(), i, newKey(keys)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		propose()
+		if n := inBinary(t, c.Logs(c.Leader())); n != 0 {
+			t.Errorf("%d commands have a header that older programs can't read", n)
+		}
+		if err := c.Node(c.Leader()).SetProtocol(t.Context(), fsm.VersionBinary); err != nil {
+			t.Fatal(err)
+		}
+		c.Settle()
+		propose()
+		if n := inBinary(t, c.Logs(c.Leader())); n != 2 {
+			t.Errorf("%d of 2 commands have a binary header", n)
+		}
+		for i := range 3 {
+			c.Kill(i)
+		}
+		for i := range 3 {
+			c.Start(i)
+		}
+		added := c.Join()
+		for i := range 4 {
+			c.Eventually("the node has every key", func() bool { return len(c.Store(i).View().APIKeys()) == keys })
+		}
+		if added != 3 {
+			t.Errorf("the member that joined is number %d", added)
+		}
+	})
+}
+
+// inBinary counts the commands of a log that have a binary header, by its mark.
+func inBinary(t *testing.T, logs raft.LogStore) (count int) {
+	t.Helper()
+	first, err := logs.FirstIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := logs.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := max(first, 1); i <= last; i++ {
+		var l raft.Log
+		if err := logs.GetLog(i, &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.Type == raft.LogCommand && l.Data[0] == 3 {
+			count++
+		}
+	}
+	return count
+}
+
 // TestReal_OlderProgramRefusesTheDisk: a node does not start on a disk whose log or snapshot needs a
 // newer program, says so, and leaves the disk as it is.
 func TestReal_OlderProgramRefusesTheDisk(t *testing.T) {

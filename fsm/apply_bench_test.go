@@ -54,17 +54,32 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkDecodeCommand measures decoding, the other half of the cost of a log entry.
-func BenchmarkDecodeCommand(b *testing.B) {
-	raw, err := NewCommand("command-0000000000000001", benchNow, "user-1", settingsBody()).Encode()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := DecodeCommand(raw); err != nil {
-			b.Fatal(err)
-		}
+// BenchmarkCommand measures encoding and decoding, the other half of the cost of a log entry, in both
+// forms.
+func BenchmarkCommand(b *testing.B) {
+	cmd := NewCommand("command-0000000000000001", benchNow, "user-1", settingsBody())
+	cmd.Credential = Credential{Lookup: "0123456789ab"}
+	for name, encode := range map[string]func() ([]byte, error){"json": cmd.Encode, "binary": cmd.EncodeBinary} {
+		b.Run("encode/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := encode(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("decode/"+name, func(b *testing.B) {
+			raw, err := encode()
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := DecodeCommand(raw); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

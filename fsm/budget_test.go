@@ -60,6 +60,10 @@ func TestBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inBinary, err := cmd.EncodeBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
 	apply := func(batch []fsm.Entry) func() {
 		return func() {
 			for i := range batch {
@@ -75,6 +79,8 @@ func TestBudget(t *testing.T) {
 	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{Name: "encode a command", Allocs: 6, Bytes: 1552, Run: func() { _, _ = cmd.Encode() }},
 		{Name: "decode a command", Allocs: 15, Bytes: 696, Run: func() { _, _ = fsm.DecodeCommand(raw) }},
+		{Name: "encode a command in binary", Allocs: 3, Bytes: 1104, Run: func() { _, _ = cmd.EncodeBinary() }},
+		{Name: "decode a command in binary", Allocs: 13, Bytes: 520, Run: func() { _, _ = fsm.DecodeCommand(inBinary) }},
 		{Name: "apply a command", Allocs: 94, Bytes: 7500, Run: apply(make([]fsm.Entry, 1))},
 		{Name: "apply a batch of 16 commands", Allocs: 589, Bytes: 39600, Run: apply(make([]fsm.Entry, 16))},
 		{Name: "view: key, user and settings", Allocs: 12, Bytes: 296, Run: func() {

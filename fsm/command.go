@@ -138,9 +138,10 @@ type Body interface {
 // the log takes every start that was admitted.
 const MaxCommandBytes = 6<<20 + 256<<10
 
-// Encode returns the bytes that are stored in the Raft log and sent between nodes: the type, then
-// the command as a JSON object. The type comes first so that DecodeCommand reads the object once,
-// directly into the right body. More than MaxCommandBytes is CodeInvalid.
+// Encode returns the bytes that are stored in the Raft log and sent between nodes below
+// VersionBinary: the type, then the command as a JSON object. The type comes first so that
+// DecodeCommand reads the object once, directly into the right body. More than MaxCommandBytes is
+// CodeInvalid.
 func (c Command) Encode() ([]byte, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -162,12 +163,15 @@ func (c Command) tooLarge(size int) *Error {
 		MaxCommandBytes, remedy)
 }
 
-// DecodeCommand reads what Encode wrote. An unknown type is an error. In Apply the error stops the
-// node: if it skipped the command, its state would diverge from the other nodes'.
+// DecodeCommand reads what Encode or EncodeBinary wrote. An unknown type is an error. In Apply the
+// error stops the node: if it skipped the command, its state would diverge from the other nodes'.
 //
 // Every node decodes every command, so it uses the proposed next encoding/json, which takes about
 // half the time. FuzzDecodeCommand compares the two.
 func DecodeCommand(b []byte) (Command, error) {
+	if len(b) > 0 && b[0] == binaryMark {
+		return decodeBinary(b)
+	}
 	start := bytes.IndexByte(b, '{')
 	if start < 0 {
 		return Command{}, errors.New("decoding command: it holds no object")
@@ -186,6 +190,16 @@ func DecodeCommand(b []byte) (Command, error) {
 		return Command{}, fmt.Errorf("decoding command %s: the object inside is of type %q", t, c.Type)
 	}
 	return c, nil
+}
+
+// ofType reports whether an encoded command is of the type, without decoding it.
+func ofType(b []byte, t CommandType) bool {
+	if len(b) > 0 && b[0] == binaryMark {
+		text, _, err := cutText(b[1:])
+		return err == nil && string(text) == string(t)
+	}
+	rest, found := bytes.CutPrefix(b, []byte(t))
+	return found && bytes.HasPrefix(rest, []byte("{"))
 }
 
 // Result is what Apply returns to the proposer, on any node. It travels between nodes as JSON. The

@@ -124,9 +124,13 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 func newBody(t CommandType) (Body, error) {
 	r, known := commandTable[t]
 	if !known {
-		return nil, fmt.Errorf("unknown command type %q: this node is older than the cluster; upgrade it", t)
+		return nil, errUnknownType(t)
 	}
 	return r.body(), nil
+}
+
+func errUnknownType(t CommandType) error {
+	return fmt.Errorf("unknown command type %q: this node is older than the cluster; upgrade it", t)
 }
 
 // MinVersion returns the protocol version that introduced a command type. Propose checks it before

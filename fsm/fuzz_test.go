@@ -135,8 +135,17 @@ func seedCommands(t testing.TB) [][]byte {
 func FuzzDecodeCommand(f *testing.F) {
 	for _, raw := range seedCommands(f) {
 		f.Add(raw)
+		cmd, err := DecodeCommand(raw)
+		if err != nil {
+			f.Fatal(err)
+		}
+		inBinary, err := cmd.EncodeBinary()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(inBinary)
 	}
-	for _, s := range []string{"", "{", "moon.fly{}", `term.open{"type":"term.open","body":null}`,
+	for _, s := range []string{"", "{", "\x03", "\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "moon.fly{}", `term.open{"type":"term.open","body":null}`,
 		`term.open{"type":"term.open","body":[]}`,
 		`sandbox.pause{"id":"x","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"ada",` +
 			`"body":{"id":"x","ID":"y"}}`,
@@ -168,6 +177,7 @@ func FuzzDecodeCommand(f *testing.F) {
 		if third, err := second.Encode(); err != nil || !bytes.Equal(again, third) {
 			t.Fatalf("said again it is another: %q, %q, %v", again, third, err)
 		}
+		sameInBinary(t, cmd)
 	})
 }
 
@@ -175,6 +185,9 @@ func FuzzDecodeCommand(f *testing.F) {
 // log.
 func readAlike(t testing.TB, raw []byte, cmd Command, refused error) {
 	t.Helper()
+	if len(raw) > 0 && raw[0] == binaryMark {
+		return
+	}
 	start := max(bytes.IndexByte(raw, '{'), 0)
 	body, err := newBody(CommandType(raw[:start]))
 	if err != nil {

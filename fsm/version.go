@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 )
@@ -23,7 +22,7 @@ import (
 // what is kept as the memory that it takes, collects what has expired, has a drain move one workspace
 // first, has starts ask about a repository's files that run by themselves, and has voters say whom they
 // voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
-// copies of workspaces.
+// copies of workspaces, and gives commands a binary header.
 const ProtocolVersion = 10
 
 // What each protocol version introduced.
@@ -68,6 +67,8 @@ const (
 	VersionPeers = 9
 	// VersionCopies: copies of workspaces are encrypted, and have the generation that they are of.
 	VersionCopies = 10
+	// VersionBinary: commands have a binary header (Command.EncodeBinary).
+	VersionBinary = 10
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -94,8 +95,8 @@ func VersionBrings(version int) string {
 			"conversations keep their models' endpoint; a drain moves one workspace first, " +
 			"and what lost clients still have is on record; starts ask before a repository's files run; " +
 			"a follower believes no leader without a majority's votes"
-	case VersionCopies:
-		return "copies of workspaces are encrypted"
+	case VersionCopies: // VersionBinary, too
+		return "copies of workspaces are encrypted; commands have a binary header, which nodes read in less time"
 	}
 	return ""
 }
@@ -118,7 +119,7 @@ func errNewer(version int) error {
 // CheckLogged refuses an encoded command that raises the protocol version beyond this program's. It
 // decodes no other command.
 func CheckLogged(command []byte) error {
-	if !bytes.HasPrefix(command, []byte(ProtocolRaise+"{")) {
+	if !ofType(command, ProtocolRaise) {
 		return nil
 	}
 	cmd, err := DecodeCommand(command)

@@ -97,8 +97,8 @@ func TestBudget(t *testing.T) {
 		}},
 		{
 			Name:   "a write of settings",
-			Allocs: 239,
-			Bytes:  17500,
+			Allocs: 235,
+			Bytes:  16500,
 			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
 		},
 		{Name: "a refused request", Allocs: 14, Bytes: 288, Run: func() {

@@ -79,7 +79,7 @@ func canaryBodies() []struct{ path, body string } {
 }
 
 func TestCanaries(t *testing.T) {
-	h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
+	h := newHarness(t, withLogs(&fakeLogs{})).newest().withSpec().withSettings()
 	canary := "c4n4ry" + apikey.Random(20)
 	check := func(where, text string) {
 		t.Helper()
@@ -145,6 +145,10 @@ func TestCanaries(t *testing.T) {
 	for _, entry := range h.cluster.log {
 		check("the Raft log", string(entry))
 	}
+	// The log is searched in the form that a cluster at the newest version writes.
+	if last := h.cluster.log[len(h.cluster.log)-1]; last[0] != 3 {
+		t.Errorf("the log has commands without a binary header: %.40q", last)
+	}
 	var snapshot bytes.Buffer
 	if err := h.cluster.store.Snapshot().Persist(&snapshot); err != nil {
 		t.Fatal(err)
@@ -167,7 +171,7 @@ func TestCanaries(t *testing.T) {
 }
 
 func TestCanaries_SandboxKeysStayOutOfTheLog(t *testing.T) {
-	h := newHarness(t).withSpec()
+	h := newHarness(t).newest().withSpec()
 	id := h.createSandbox(h.alice)
 	entry := h.secrets.last("sandboxes/" + id + "/session")
 	for _, b := range h.cluster.log {

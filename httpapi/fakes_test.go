@@ -60,7 +60,11 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 		return fsm.Result{}, err
 	}
 	// The command is encoded and decoded, as on a real node.
-	b, err := cmd.Encode()
+	encode := cmd.Encode
+	if c.store.View().Active(fsm.VersionBinary) {
+		encode = cmd.EncodeBinary
+	}
+	b, err := encode()
 	if err != nil {
 		return fsm.Result{}, err
 	}

@@ -13,7 +13,7 @@ import (
 
 const (
 	// batchMark is the first byte of an entry with several commands. A single command begins with a
-	// letter, that of its type.
+	// letter or with the mark of a binary header.
 	batchMark = 0x01
 	// MaxBatch bounds the commands of a batch.
 	MaxBatch = 512

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 func TestCommands_JoinAndSplit(t *testing.T) {
@@ -55,6 +58,12 @@ func FuzzDecodeEntry(f *testing.F) {
 			`"body":{"sandbox_id":"s"}}`),
 	}))
 	f.Add([]byte("\x01\x00"))
+	inBinary, err := fsm.NewCommand("x", time.Unix(1, 0), "u", &fsm.SandboxPauseBody{ID: "s"}).EncodeBinary()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(inBinary)
+	f.Add(JoinCommands([][]byte{inBinary, inBinary}))
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		commands, err := DecodeEntry(entry)
 		if err != nil {

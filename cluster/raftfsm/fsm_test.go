@@ -39,6 +39,49 @@ func TestRaftFSM_Restore_OfASnapshotItCantReadStopsTheNode(t *testing.T) {
 	}
 }
 
+// TestRaftFSM_ApplyBatch_BothForms: entries in JSON, with binary headers, and of both together make the
+// same state.
+func TestRaftFSM_ApplyBatch_BothForms(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var inJSON, inBinary [][]byte
+	for i := range 9 {
+		cmd := fsm.NewCommand(fmt.Sprint("c", i), now, "", &fsm.APIKeyCreateBody{
+			Lookup: fmt.Sprintf("aaaaaaaaaaa%d", i), Hash: strings.Repeat("0", 64), Name: "k", UserID: "ada",
+		})
+		one, err := cmd.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := cmd.EncodeBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		inJSON, inBinary = append(inJSON, one), append(inBinary, two)
+	}
+	state := func(entries ...[]byte) string {
+		m := New(fsm.NewStore())
+		for i, data := range entries {
+			if err, failed := m.Apply(&raft.Log{Index: uint64(i + 1), Term: 1, Data: data}).(error); failed {
+				t.Fatal(err)
+			}
+		}
+		if n := len(m.store.View().APIKeys()); n != len(inJSON) {
+			t.Errorf("%d of %d commands were applied", n, len(inJSON))
+		}
+		return m.store.Checksum()
+	}
+	entries := func(a, b [][]byte) [][]byte {
+		return [][]byte{a[0], JoinCommands([][]byte{a[1], b[2], a[3], b[4]}), b[5], JoinCommands(b[6:])}
+	}
+	want := state(entries(inJSON, inJSON)...)
+	for _, log := range [][][]byte{entries(inJSON, inBinary), entries(inBinary, inBinary)} {
+		if got := state(log...); got != want {
+			t.Errorf("the state is %s, want %s", got, want)
+		}
+	}
+}
+
 func TestRaftFSM_ApplyBatch_AnswersEachEntryAndMovesTheIndex(t *testing.T) {
 	t.Parallel()
 	m := New(fsm.NewStore())
