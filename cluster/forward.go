@@ -80,21 +80,16 @@ func (n *Node) forwardBatch(batch []*proposal, release func()) {
 	outcomes := n.callLeader(calling, batch)
 	done()
 	release()
-	inStore, last, term := make(chan struct{}), uint64(0), uint64(0)
+	last, term := uint64(0), uint64(0)
 	for _, a := range outcomes {
 		if a.index > last {
 			last, term = a.index, a.term
 		}
 	}
 	for i, p := range batch {
-		outcomes[i].inStore = inStore
 		p.resolve(outcomes[i])
 	}
 	n.hintCommit(batch[0].leader, last, term)
-	// All proposers of the batch wait for this index or an earlier one.
-	if last > 0 && n.store.Wait(ctx, last) == nil {
-		close(inStore)
-	}
 }
 
 // callLeader makes one call with a batch and returns the outcome of each command.
@@ -170,7 +165,8 @@ func (w applyResponse) outcome() (outcome, error) {
 	return a, nil
 }
 
-func responseOf(a outcome) applyResponse {
+// responseOf shares the outcome's result.
+func responseOf(a *outcome) applyResponse {
 	w := applyResponse{Index: a.index, Term: a.term, Error: a.err}
 	switch a.status {
 	case notCommitted:
@@ -188,17 +184,30 @@ func responseOf(a outcome) applyResponse {
 // the answer too long becomes unknown: the proposer asks again, for fewer commands, and gets the
 // recorded result.
 func encodeOutcomes(outcomes []outcome) ([]byte, error) {
-	if len(outcomes) == 1 {
-		return json.Marshal(responseOf(outcomes[0]))
+	list := make([]applyResponse, len(outcomes))
+	for i := range outcomes {
+		list[i] = responseOf(&outcomes[i])
 	}
+	if len(list) == 1 {
+		return json.Marshal(&list[0])
+	}
+	answer, err := json.Marshal(list)
+	if err != nil || len(answer) <= maxAnswerBytes {
+		return answer, err
+	}
+	return encodeBounded(list)
+}
+
+// encodeBounded is encodeOutcomes for what is too long.
+func encodeBounded(list []applyResponse) ([]byte, error) {
 	answer := []byte{'['}
-	for i, a := range outcomes {
+	for i, w := range list {
 		if i > 0 {
 			answer = append(answer, ',')
 		}
-		one, err := json.Marshal(responseOf(a))
+		one, err := json.Marshal(w)
 		if err == nil && i > 0 && len(answer)+len(one) > maxAnswerBytes {
-			one, err = json.Marshal(responseOf(outcome{status: maybeCommitted}))
+			one, err = json.Marshal(responseOf(&outcome{status: maybeCommitted}))
 		}
 		if err != nil {
 			return nil, err

@@ -83,6 +83,7 @@ type Node struct {
 	terms        termWatch
 	leaderReads  readBatcher // the leader's: commit index, verified
 	reads        readBatcher // this node's: the index to wait for
+	acknowledged fence       // what a stale read waits for
 	fastestVoter fastestVoter
 	entries      batcher // the leader's: commands for the log
 	outbox       batcher // commands for the leader

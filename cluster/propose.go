@@ -29,12 +29,10 @@ type outcome struct {
 	// err is Apply's refusal when committed. When notCommitted it is a refusal before the log; another
 	// attempt would fail too. Else it is nil.
 	err *fsm.Error
-	// inStore, if set, is closed when this node's store has the entry.
-	inStore <-chan struct{}
 }
 
-// Propose applies cmd in the cluster and returns Apply's result after this node's store has the
-// entry too. A View taken here afterwards, even a stale one, shows it. Every node accepts it.
+// Propose applies cmd in the cluster and returns Apply's result. A View taken here afterwards, even a
+// stale one, shows it (fence). Every node accepts it.
 //
 // All errors are *fsm.Error. Apply's refusals come back unchanged. Errors before the log, with
 // nothing done: CodeInvalid, CodeProtocol, CodeNoLeader (no leader within ProposeTimeout),
@@ -86,8 +84,7 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command, e encoded) (fsm.
 		a := n.proposeOnce(ctx, l, cmd, e)
 		switch {
 		case a.status == committed:
-			// The result stands even if this node does not catch up in time.
-			n.awaitStore(ctx, a)
+			n.acknowledged.raise(a.index)
 			return a.result, a.err
 		case a.status == maybeCommitted:
 			sent = true
@@ -103,18 +100,6 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command, e encoded) (fsm.
 			wait = retryMin
 		case <-ctx.Done():
 		}
-	}
-}
-
-// awaitStore waits until this node's store has the committed entry.
-func (n *Node) awaitStore(ctx context.Context, a outcome) {
-	if a.inStore == nil {
-		_ = n.store.Wait(ctx, a.index)
-		return
-	}
-	select {
-	case <-a.inStore:
-	case <-ctx.Done():
 	}
 }
 

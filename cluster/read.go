@@ -43,7 +43,8 @@ const slowVoterAfter = 5 * time.Millisecond
 // errNotLeader: this node does not lead, or its term is not open yet.
 var errNotLeader = errors.New("not the leader")
 
-// View returns an immutable view of the store. Stale never fails. Linearizable fails within
+// View returns an immutable view of the store. Stale never fails. It waits, for ProposeTimeout at
+// most, until this node's store has what Propose acknowledged here. Linearizable fails within
 // ReadTimeout: CodeNoLeader when no leader confirmed the read, CodeTimeout when this node's store
 // is behind the read index, and CodeShuttingDown.
 //
@@ -52,6 +53,7 @@ var errNotLeader = errors.New("not the leader")
 // node waits until its own store reaches it.
 func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
 	if c == Stale {
+		n.awaitAcknowledged(ctx)
 		return n.store.View(), nil
 	}
 	begin := time.Now()
@@ -89,6 +91,27 @@ func (n *Node) linearizableView(ctx context.Context) (*fsm.View, error) {
 		case <-n.stopping.Done():
 		}
 		return nil, n.orStopping(fsm.Errorf(fsm.CodeNoLeader, "no leader answered the read in time"))
+	}
+}
+
+// fence is the index of the newest entry that Propose acknowledged on this node, which may be ahead
+// of the node's store: the leader's answer does not wait for it.
+type fence struct{ index atomic.Uint64 }
+
+func (f *fence) raise(index uint64) {
+	for old := f.index.Load(); index > old && !f.index.CompareAndSwap(old, index); old = f.index.Load() {
+	}
+}
+
+// awaitAcknowledged waits until this node's store has what was acknowledged here. A node that is cut
+// off meanwhile lets one read wait for ProposeTimeout; those after it see the store as it is.
+func (n *Node) awaitAcknowledged(ctx context.Context) {
+	index := n.acknowledged.index.Load()
+	if n.store.Index() >= index || n.catchUpTo(ctx, index, time.Now().Add(n.cfg.ProposeTimeout)) {
+		return
+	}
+	if ctx.Err() == nil { // else the caller left before
+		n.acknowledged.index.CompareAndSwap(index, 0)
 	}
 }
 

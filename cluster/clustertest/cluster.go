@@ -256,6 +256,16 @@ func (c *Cluster) Isolate(i int) { c.Partition(nil, []int{i}) }
 // Heal ends every partition.
 func (c *Cluster) Heal() { c.fabric.partition(nil) }
 
+// Withhold keeps Raft's entries from node i; heartbeats and peer calls still reach it. -1 ends that.
+func (c *Cluster) Withhold(i int) {
+	c.fabric.mu.Lock()
+	defer c.fabric.mu.Unlock()
+	if c.fabric.mute = ""; i >= 0 {
+		c.fabric.mute = c.nodes[i].address
+	}
+	c.fabric.connect()
+}
+
 // Messenger returns a transport that belongs to no node, for tests that send Raft messages.
 func (c *Cluster) Messenger() raft.Transport {
 	return c.fabric.plug("messenger", "messenger:1").Transport(nil, nil)
@@ -333,7 +343,8 @@ func (c *Cluster) Follower() int {
 	return -1
 }
 
-// Propose proposes through node i and records acknowledged commands. It is safe for concurrent use.
+// Propose proposes through node i and records acknowledged commands. Node i's store has the command
+// then. It is safe for concurrent use.
 func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Result, error) {
 	node := c.Node(i)
 	if node == nil {
@@ -344,6 +355,7 @@ func (c *Cluster) Propose(ctx context.Context, i int, cmd fsm.Command) (fsm.Resu
 		c.mu.Lock()
 		c.acked[cmd.ID] = result.Index
 		c.mu.Unlock()
+		_, err = node.View(ctx, cluster.Stale)
 	}
 	return result, err
 }

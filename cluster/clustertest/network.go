@@ -36,6 +36,8 @@ type fabric struct {
 	ports map[string]*port // by address
 	group map[string]int   // partitions; addresses of different groups are cut off
 	fault Fault
+	// mute is the address of a node that gets heartbeats and calls, but no entries.
+	mute string
 	// unknown is nil where every program knows every call.
 	unknown Unknown
 	terms   map[uint64]string // leader by term
@@ -107,7 +109,7 @@ func (f *fabric) connect() {
 		for _, b := range f.ports {
 			switch {
 			case a == b:
-			case f.group[a.address] == f.group[b.address]:
+			case f.group[a.address] == f.group[b.address] && b.address != f.mute:
 				a.raft.Connect(raft.ServerAddress(b.address), b.raft)
 			default:
 				a.raft.Disconnect(raft.ServerAddress(b.address))
