@@ -21,8 +21,11 @@ type Consistency int
 const (
 	// Linearizable shows every command that any node acknowledged before the call.
 	Linearizable Consistency = iota
-	// Stale shows this node's store without asking another node.
+	// Stale shows this node's store without asking another node, and what was acknowledged here.
 	Stale
+	// Local is Stale without what was acknowledged here a moment ago. It never waits. It is for
+	// decisions that are made again in the log or in a later view.
+	Local
 )
 
 const (
@@ -43,7 +46,7 @@ const slowVoterAfter = 5 * time.Millisecond
 // errNotLeader: this node does not lead, or its term is not open yet.
 var errNotLeader = errors.New("not the leader")
 
-// View returns an immutable view of the store. Stale never fails. It waits, for ProposeTimeout at
+// View returns an immutable view of the store. Local and Stale never fail. Stale waits, for ProposeTimeout at
 // most, until this node's store has what Propose acknowledged here. Linearizable fails within
 // ReadTimeout: CodeNoLeader when no leader confirmed the read, CodeTimeout when this node's store
 // is behind the read index, and CodeShuttingDown.
@@ -52,7 +55,10 @@ var errNotLeader = errors.New("not the leader")
 // commit index, verifies that a majority is in no later term, and returns the index. The reading
 // node waits until its own store reaches it.
 func (n *Node) View(ctx context.Context, c Consistency) (*fsm.View, error) {
-	if c == Stale {
+	switch c {
+	case Local:
+		return n.store.View(), nil
+	case Stale:
 		n.awaitAcknowledged(ctx)
 		return n.store.View(), nil
 	}

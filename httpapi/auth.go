@@ -74,25 +74,25 @@ func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (requ
 }
 
 // find returns the stored key for a presented one, or a 401. It reads this node's own store, which
-// may be behind. Another node may have issued an unknown key a moment ago, or enabled one that is not
+// may be behind. A key that is unknown or not good may have been acknowledged here, which a second
+// look waits for. Another node may have issued an unknown key a moment ago, or enabled one that is not
 // good here, so find then reads linearizably. A key that is good here may be revoked already: the
 // view of a read and Apply check the credential again.
 func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, error) {
 	lookup := apikey.LookupOf(value)
-	v, err := k.cluster.View(ctx, cluster.Stale)
-	if err != nil {
-		return nil, err
-	}
-	key := v.APIKeyByLookup(lookup)
-	same := apikey.Is(key, value)
-	good := same && v.GoodKey(key, time.Now())
-	if lookup != "" && (key == nil || same && !good && mayBecomeGood(key)) {
-		if v, err = k.viewElsewhere(ctx); err != nil {
+	var key *fsm.APIKey
+	var same, good bool
+	for _, view := range []func(context.Context) (*fsm.View, error){k.viewLocal, k.viewStale, k.viewElsewhere} {
+		v, err := view(ctx)
+		if err != nil {
 			return nil, err
 		}
 		key = v.APIKeyByLookup(lookup)
 		same = apikey.Is(key, value)
 		good = same && v.GoodKey(key, time.Now())
+		if lookup == "" || key != nil && (good || !same || !mayBecomeGood(key)) {
+			break
+		}
 	}
 	if !same {
 		if value != "" {
@@ -111,6 +111,15 @@ func (k *authenticator) find(ctx context.Context, value string) (*fsm.APIKey, er
 // suspended key can be enabled, and so can a disabled user. Revocation and expiry are final.
 func mayBecomeGood(key *fsm.APIKey) bool {
 	return key.RevokedAt == nil && (key.ExpiresAt == nil || time.Now().Before(*key.ExpiresAt))
+}
+
+// viewLocal and viewStale read this node's own store.
+func (k *authenticator) viewLocal(ctx context.Context) (*fsm.View, error) {
+	return k.cluster.View(ctx, cluster.Local)
+}
+
+func (k *authenticator) viewStale(ctx context.Context) (*fsm.View, error) {
+	return k.cluster.View(ctx, cluster.Stale)
 }
 
 // viewElsewhere reads linearizably, within the limits on unknown keys.

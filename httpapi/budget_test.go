@@ -97,8 +97,8 @@ func TestBudget(t *testing.T) {
 		}},
 		{
 			Name:   "a write of settings",
-			Allocs: 235,
-			Bytes:  16500,
+			Allocs: 230,
+			Bytes:  15700,
 			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
 		},
 		{Name: "a refused request", Allocs: 14, Bytes: 288, Run: func() {

@@ -40,7 +40,7 @@ type noLeader struct{ *fakeCluster }
 
 // View implements Cluster.
 func (c noLeader) View(ctx context.Context, consistency cluster.Consistency) (*fsm.View, error) {
-	if consistency == cluster.Stale {
+	if consistency != cluster.Linearizable {
 		return c.fakeCluster.View(ctx, consistency)
 	}
 	<-ctx.Done()

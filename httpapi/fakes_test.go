@@ -99,7 +99,7 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 func (c *fakeCluster) View(_ context.Context, consistency cluster.Consistency) (*fsm.View, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if consistency == cluster.Stale {
+	if consistency != cluster.Linearizable {
 		if c.behind != nil {
 			return c.behind, nil
 		}

@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -42,6 +44,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		readsLikeEncodingJSON(t, body)
 		for name, read := range map[string]func(decode.Object){
 			"settings":  func(o decode.Object) { readSettings(o) },
 			"start":     func(o decode.Object) { readStart(o) },
@@ -72,6 +75,22 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// readsLikeEncodingJSON compares the members of a body that is taken with what encoding/json reads.
+func readsLikeEncodingJSON(t *testing.T, body []byte) {
+	t.Helper()
+	p := &decode.Problems{}
+	o := decode.Body(p, "application/json", body)
+	if len(p.List) > 0 {
+		return
+	}
+	var want map[string]any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(&want); err != nil || !reflect.DeepEqual(want, o.Members) {
+		t.Fatalf("%q is read as %#v, want %#v, %v", body, o.Members, want, err)
+	}
 }
 
 // FuzzRouter looks up arbitrary methods and paths: no panic, the route fits the method and the

@@ -158,7 +158,7 @@ func (s *Server) admitted(ctx context.Context, by fsm.Credential) error {
 	now := time.Now()
 	s.lastRequest.Store(now.UnixNano())
 	if by.Lookup != "" {
-		v, err := s.cluster.View(context.Background(), cluster.Stale)
+		v, err := s.cluster.View(context.Background(), cluster.Local)
 		if err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func (s *Server) drain(server *http.Server, conns *limits.Connections) error {
 
 // localIndex is the log index that this node's store has applied.
 func (s *Server) localIndex() uint64 {
-	v, err := s.cluster.View(context.Background(), cluster.Stale)
+	v, err := s.cluster.View(context.Background(), cluster.Local)
 	if err != nil {
 		return 0
 	}

@@ -29,7 +29,7 @@ type shared struct {
 // sharedNow returns that of this node's own store.
 func (s *Server) sharedNow() *shared {
 	last := s.shared.Load()
-	v, err := s.cluster.View(context.Background(), cluster.Stale)
+	v, err := s.cluster.View(context.Background(), cluster.Local)
 	if err != nil || last.index == v.ConfigIndex() {
 		return last
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -86,6 +87,11 @@ func decodeJSON(p *Problems, body []byte) (any, bool) {
 	if offset, text := measure(body); text != "" {
 		return nil, jsonInvalid(p, offset, text)
 	}
+	var read document
+	if jsonv2.Unmarshal(body, &read) == nil {
+		return read.value, true
+	}
+	// encoding/json says where the fault is, in the words of the API.
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	var v any

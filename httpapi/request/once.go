@@ -51,11 +51,7 @@ func (c *Call) Once(
 		return response.Response{}, err
 	}
 	// Check first: a command that the log refuses must leave no secrets behind.
-	v, err := c.server.Cluster.View(c.Ctx(), cluster.Stale)
-	if err != nil {
-		return response.Response{}, fmt.Errorf("reading the protocol version: %w", err)
-	}
-	if err := v.Validate(c.Command(body)); err != nil {
+	if err := c.validate(body); err != nil {
 		return response.Response{}, err
 	}
 	if len(writes.list) > 0 {
@@ -78,6 +74,22 @@ func (c *Call) Once(
 		return response.Response{}, err
 	}
 	return render(res)
+}
+
+// validate makes the checks of Apply that need nothing but the protocol version. One that was set
+// through this node a moment ago counts.
+func (c *Call) validate(body fsm.Body) (refusal error) {
+	cmd := c.Command(body)
+	for _, consistency := range []cluster.Consistency{cluster.Local, cluster.Stale} {
+		v, err := c.server.Cluster.View(c.Ctx(), consistency)
+		if err != nil {
+			return fmt.Errorf("reading the protocol version: %w", err)
+		}
+		if refusal = v.Validate(cmd); refusal == nil {
+			return nil
+		}
+	}
+	return refusal
 }
 
 // admitSecrets refuses what the state has no room for before its secrets are written: a refused
