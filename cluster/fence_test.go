@@ -81,7 +81,7 @@ func TestNode_StaleRead_OfANodeThatIsCutOff(t *testing.T) {
 // the write that was acknowledged just before it.
 func TestReal_StaleRead_AfterAWrite(t *testing.T) {
 	t.Parallel()
-	r := newReal(t, 3, cluster.LogStoreBoltDB)
+	r := newReal(t, 3)
 	r.startAll()
 	r.put(0, 1)
 	done := make(chan struct{})
