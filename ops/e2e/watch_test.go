@@ -3,10 +3,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -153,7 +156,9 @@ func TestWatch(t *testing.T) {
 		t.Errorf("without a fault %v fire, %v", names, err)
 	}
 
+	begin := time.Now().Add(-20 * time.Second)
 	w.faults(f, *task.SandboxID)
+	w.pictures(f, begin)
 	if long() {
 		w.slowFaults(f, small, backups)
 	}
@@ -265,5 +270,48 @@ func lightLoad(ctx context.Context, f *testcluster.Cluster) {
 			_, _ = n.Send(ctx, http.MethodGet, "/api/v1/sandboxes/search", nil)
 		}
 		cancel()
+	}
+}
+
+// pictures draws the key panels over the faults into the folder that BIVOUAC_PICTURES names.
+func (w watched) pictures(f *testcluster.Cluster, begin time.Time) {
+	dir, end := os.Getenv("BIVOUAC_PICTURES"), time.Now()
+	for _, page := range []string{"oncall", "cluster"} {
+		text, err := watch.Picture(page, begin, end, func(q watch.PanelQuery, legend string) ([]watch.Series, error) {
+			var out struct {
+				Data struct {
+					Result []struct {
+						Metric map[string]string
+						Values [][2]any
+					}
+				}
+			}
+			err := w.server.Get("/api/v1/query_range?"+url.Values{
+				"query": {q.Expr}, "step": {"1"}, "start": {fmt.Sprint(begin.Unix())}, "end": {fmt.Sprint(end.Unix())},
+			}.Encode(), &out)
+			var list []watch.Series
+			for _, r := range out.Data.Result {
+				name := legend
+				for label, value := range r.Metric {
+					name = strings.ReplaceAll(name, "{{"+label+"}}", value)
+				}
+				for _, n := range f.Nodes {
+					name = strings.ReplaceAll(name, strings.TrimPrefix(n.Base, "http://"), n.Name)
+				}
+				one := watch.Series{Name: name}
+				for _, v := range r.Values {
+					at, _ := v[0].(float64)
+					if n, err := strconv.ParseFloat(fmt.Sprint(v[1]), 64); err == nil && !math.IsNaN(n) && !math.IsInf(n, 0) {
+						one.Points = append(one.Points, [2]float64{at, n})
+					}
+				}
+				list = append(list, one)
+			}
+			return list, err
+		})
+		w.must(err)
+		if dir != "" {
+			w.must(os.WriteFile(filepath.Join(dir, page+".svg"), text, 0o644))
+		}
 	}
 }
