@@ -123,14 +123,16 @@ func (v *Vault) renewSecretID(ctx context.Context, s *session, former *secretID)
 	switch {
 	case isDenied(err), v.cfg.Replace == nil:
 		return nil, errNotRenewed
-	case err != nil || role == nil:
+	case err != nil:
 		return nil, explain(err)
+	case role == nil:
+		return nil, fmt.Errorf("%w: the AppRole is gone", ErrUnavailable)
 	case len(words(role.Data["secret_id_bound_cidrs"])) == 0:
 		return nil, fmt.Errorf("the AppRole is bound to no address: set its secret_id_bound_cidrs")
 	}
 	made, err := s.client.Logical().WriteWithContext(ctx, former.role+"/secret-id", nil)
-	if err != nil {
-		return nil, explain(err)
+	if err != nil || made == nil {
+		return nil, errors.Join(explain(err), fmt.Errorf("%w: vault made no secret id", ErrUnavailable))
 	}
 	text, _ := made.Data["secret_id"].(string)
 	accessor, _ := made.Data["secret_id_accessor"].(string)
