@@ -145,6 +145,13 @@ FUZZTIME ?= 1m
 fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
 	$(GO) run ./ops/fuzz -time $(FUZZTIME) -parallel $$(nproc)
 
+VERSITYGW := v1.8.0
+
+.PHONY: s3
+s3: ## the store of copies on an S3 server (versitygw, built into the cache) with faults
+	GOFLAGS= GOBIN=$(CACHE)/versitygw-$(VERSITYGW) $(GO) install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
+	BIVOUAC_S3_GATEWAY=$(CACHE)/versitygw-$(VERSITYGW)/versitygw $(GO) test -race -count=1 -run '^TestS3_' ./scheduler/copies
+
 .PHONY: drills
 drills: tools build ## the long drills one after the other, each with a verdict (DRILLS='TestLimit|TestStorm' for some)
 	BIVOUAC_DRILL=long $(GO) run ./ops/drills -side 1 -timeout 2h $(if $(DRILLS),-run '$(DRILLS)')

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"bivouac.dev/bivouac/scheduler/archive"
@@ -16,8 +17,40 @@ const workspaceUsage = `Usage: sandbox-agent workspace wait DURATION
 
 What a leader runs beside a workspace, to copy or move it: wait does nothing for a
 while, export writes the directory to standard output, and import makes an empty
-directory's content of standard input.
+directory's content of standard input. It prints a dot now and then while it writes.
 `
+
+// saysEvery is how often an import says that it is at work. The leader gives up after two minutes
+// without a byte, and a disk may take longer to write what it has.
+const saysEvery = 15 * time.Second
+
+// atWork passes input on, and knows whether somebody waits for it.
+type atWork struct {
+	in      io.Reader
+	waiting atomic.Bool
+}
+
+// Read implements io.Reader.
+func (a *atWork) Read(p []byte) (int, error) {
+	a.waiting.Store(true)
+	defer a.waiting.Store(false)
+	return a.in.Read(p)
+}
+
+// tell prints a dot at each tick until ctx ends, unless the input is waited for: then the silence is
+// that of who sends it.
+func (a *atWork) tell(ctx context.Context, ticks <-chan time.Time, out io.Writer) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+			if !a.waiting.Load() {
+				_, _ = io.WriteString(out, ".") // a leader that is gone ends the import by itself
+			}
+		}
+	}
+}
 
 // workspaceMain runs the subcommand workspace. It returns the exit code, as Main does.
 func workspaceMain(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -38,7 +71,15 @@ func workspaceMain(ctx context.Context, args []string, stdin io.Reader, stdout, 
 	case "export":
 		err = archive.Export(ctx, args[1], stdin, stdout, archive.DefaultLimits())
 	case "import":
-		err = archive.Import(ctx, args[1], stdin, archive.DefaultLimits())
+		in := &atWork{in: stdin}
+		ctx, cancel := context.WithCancel(ctx)
+		ticks := time.NewTicker(saysEvery)
+		told := make(chan struct{})
+		go func() { defer close(told); in.tell(ctx, ticks.C, stdout) }()
+		err = archive.Import(ctx, args[1], in, archive.DefaultLimits())
+		cancel()
+		<-told
+		ticks.Stop()
 	default:
 		fmt.Fprint(stderr, workspaceUsage)
 		return 2
