@@ -222,6 +222,24 @@ func TestAuth_GuessingIsBounded(t *testing.T) {
 	h.do(h.alice, "GET", "/api/v1/sandboxes/search", "").want(t, 200)
 }
 
+// A key that was issued through this node a moment ago is good here, and a version that was set is in
+// force, before the node's store has either, and without another node.
+func TestAuth_WhatThisNodeAcknowledgedCounts(t *testing.T) {
+	h := newHarness(t)
+	old, err := h.cluster.View(t.Context(), cluster.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.newest()
+	fresh := h.issue("carol", false)
+	h.cluster.set(func(c *fakeCluster) {
+		c.unfenced, c.viewErr = old, fsm.Errorf(fsm.CodeNoLeader, "there is no leader")
+	})
+	h.do(fresh, "GET", "/api/settings?stale", "").want(t, 404) // carol has stored none
+	long := strings.Repeat("\u00e4", fsm.MaxLine) // in bytes, as below version 4, it is too long
+	h.do(fresh, "POST", "/api/settings", `{"language":"`+long+`"}`).want(t, 200)
+}
+
 // One address that guesses keys takes nothing from another, whose key was issued a moment ago.
 func TestAuth_GuessingIsBoundedForEachAddress(t *testing.T) {
 	h := newHarness(t)

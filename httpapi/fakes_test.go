@@ -41,6 +41,8 @@ type fakeCluster struct {
 	// command ends that, as on a real node.
 	behind  *fsm.View
 	catchUp bool
+	// unfenced, if set, is what cluster.Local shows.
+	unfenced *fsm.View
 	// contact is the time of the last contact with the leader: a minute ago, so that the proxy reads
 	// linearizably and its sessions go on.
 	contact time.Time
@@ -99,6 +101,9 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 func (c *fakeCluster) View(_ context.Context, consistency cluster.Consistency) (*fsm.View, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if consistency == cluster.Local && c.unfenced != nil {
+		return c.unfenced, nil
+	}
 	if consistency != cluster.Linearizable {
 		if c.behind != nil {
 			return c.behind, nil
