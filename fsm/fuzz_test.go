@@ -145,13 +145,16 @@ func FuzzDecodeCommand(f *testing.F) {
 		}
 		f.Add(inBinary)
 	}
-	for _, s := range []string{"", "{", "\x03", "\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "moon.fly{}", `term.open{"type":"term.open","body":null}`,
+	for _, s := range []string{
+		"", "{", "\x03", "\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "moon.fly{}",
+		`term.open{"type":"term.open","body":null}`,
 		`term.open{"type":"term.open","body":[]}`,
 		`sandbox.pause{"id":"x","type":"sandbox.pause","time":"2026-01-01T00:00:00Z","user_id":"ada",` +
 			`"body":{"id":"x","ID":"y"}}`,
 		`settings.put{"type":"settings.put","user_id":"ada","body":{"llm_api_key":{"path":"users/ada/a",` +
 			`"version":2,"created":"2026-01-02T03:04:05.1Z"}}}`,
-		`sandbox.touch{"type":"sandbox.touch","body":{"touches":[null,{},{"at":"9999-12-31T23:59:59Z"}]}}`} {
+		`sandbox.touch{"type":"sandbox.touch","body":{"touches":[null,{},{"at":"9999-12-31T23:59:59Z"}]}}`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {

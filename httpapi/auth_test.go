@@ -236,7 +236,8 @@ func TestAuth_WhatThisNodeAcknowledgedCounts(t *testing.T) {
 		c.unfenced, c.viewErr = old, fsm.Errorf(fsm.CodeNoLeader, "there is no leader")
 	})
 	h.do(fresh, "GET", "/api/settings?stale", "").want(t, 404) // carol has stored none
-	long := strings.Repeat("\u00e4", fsm.MaxLine) // in bytes, as below version 4, it is too long
+	// In bytes, as lengths are counted below version 4, it is too long.
+	long := strings.Repeat("\u00e4", fsm.MaxLine)
 	h.do(fresh, "POST", "/api/settings", `{"language":"`+long+`"}`).want(t, 200)
 }
 
