@@ -111,7 +111,9 @@ func TestMachines(t *testing.T) {
 		t.Errorf("a client that Nomad reaches was given up: %s %v", out, err)
 	}
 	m.await(t, "all workspaces are copied", m.id, func(c client) bool { return c.Workspaces == 3 && c.WithoutCopy == 0 })
+	m.verify(t, "")
 	m.change(t, damaged)
+	m.verify(t, damaged)
 
 	m.must(t, second.Crash())
 	m.must(t, os.RemoveAll(filepath.Join(second.Dir, "data")))
@@ -157,6 +159,36 @@ func TestMachines(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// verify reads all copies as an operator does, and finds the one that is damaged, "" for none. Nothing in
+// the store says what is in the workspaces.
+func (m *machines) verify(t *testing.T, damaged string) {
+	t.Helper()
+	out, err := m.Command(t.Context(), "operator", "copies", "verify", "--config", m.node.File(), "--json",
+		"--address", m.node.Base, "--api-key-file", m.KeyFile)
+	var found []struct{ Sandbox, Problem string }
+	m.must(t, json.Unmarshal([]byte(out), &found))
+	if (err != nil) != (damaged != "") || len(found) != 3 {
+		t.Errorf("verify ended with %v: %s", err, out)
+	}
+	for _, one := range found {
+		if (one.Problem != "") != (one.Sandbox == damaged) {
+			t.Errorf("the copy of %s: %q, damaged is %q", one.Sandbox, one.Problem, damaged)
+		}
+	}
+	m.must(t, filepath.WalkDir(m.store, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if damaged == "" && !strings.HasPrefix(string(raw), "age-encryption.org/v1\n") ||
+			strings.Contains(string(raw), workspaceFile) {
+			t.Errorf("%s is not encrypted", path)
+		}
+		return err
+	}))
+	t.Logf("--- verdict: verify reads %d copies, of which %q is damaged", len(found), damaged)
 }
 
 // change changes a byte of the sandbox's content in the store.
