@@ -105,6 +105,8 @@ func TestDoctor_FullDisk(t *testing.T) {
 	for block := make([]byte, 4096); err == nil; {
 		_, err = f.Write(block)
 	}
+	_, checked, _ := runCommand(t, nil, "server", "--check", "--config", n.path("node.hcl"))
+	has(t, checked, "warn  data_dir: "+dir+": 0 B are left: the node stops when it is full", "")
 	code, out := doctor(t, nil, "--config", n.path("node.hcl"))
 	has(t, out, "fail  data_dir: "+dir+": 0 B are left of ", "make room (bivouac runbook disk)")
 	has(t, out, "fail  data_dir: "+dir+" can't be written: no space left on device", "")

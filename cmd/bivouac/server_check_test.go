@@ -132,6 +132,16 @@ func TestCheck_FailsAndWarnings(t *testing.T) {
 		want []string
 	}{
 		{"good", func(*checkedNode) {}, nil},
+		{"backups", func(n *checkedNode) { n.edit(ownKey, ownKey+"}\nbackup {\n  dir = \"backups\"\n") }, nil},
+		{"backups_in_data_dir", func(n *checkedNode) {
+			n.edit(ownKey, ownKey+"}\nbackup {\n  dir = \"data/backups\"\n")
+			if err := os.MkdirAll(n.path("data"), 0o700); err != nil {
+				n.t.Fatal(err)
+			}
+		}, []string{"warn  backup.dir: "}},
+		{"backups_without_a_place", func(n *checkedNode) {
+			n.edit(ownKey, ownKey+"}\nbackup {\n  dir = \"missing/backups\"\n")
+		}, []string{"warn  backup.dir: "}},
 		{"open_peer_key", func(n *checkedNode) { n.chmod("n1-key.pem", 0o666) }, []string{"fail  peer.key_file: "}},
 		{"open_http_key", func(n *checkedNode) { n.chmod("api-key.pem", 0o604) }, []string{"fail  http.tls.key_file: "}},
 		{"open_secret_id", func(n *checkedNode) { n.chmod("secret-id", 0o644) }, []string{"fail  vault.secret_id_file: "}},

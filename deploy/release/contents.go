@@ -102,6 +102,8 @@ func generatedFiles(dir string) []file {
 		{path: "usr/share/doc/bivouac/configuration.txt", source: at("configuration"), mode: 0o644},
 		{path: "usr/share/bash-completion/completions/bivouac", source: at("bash"), mode: 0o644},
 		{path: "usr/share/fish/vendor_completions.d/bivouac.fish", source: at("fish"), mode: 0o644},
+		{path: "usr/share/doc/bivouac/changelog.gz", source: at("changelog"), mode: 0o644, only: "deb"},
+		{path: "usr/share/lintian/overrides/bivouac", source: at("overrides"), mode: 0o644, only: "deb"},
 		// Debian's zsh has a folder of its own for packages.
 		{path: "usr/share/zsh/vendor-completions/_bivouac", source: at("zsh"), mode: 0o644, only: "deb"},
 		{path: "usr/share/zsh/site-functions/_bivouac", source: at("zsh"), mode: 0o644, only: "rpm"},

@@ -92,6 +92,9 @@ func (r release) files(ctx context.Context, tmp string) ([]file, error) {
 	if err := r.licences(ctx, tmp); err != nil {
 		return nil, fmt.Errorf("licences: %w", err)
 	}
+	if err := r.debian(tmp); err != nil {
+		return nil, fmt.Errorf("Debian's files: %w", err)
+	}
 	files = append(files, generatedFiles(tmp)...)
 	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.path, b.path) })
 	return files, nil

@@ -108,6 +108,7 @@ func TestRelease_HoldsWhatOperatorsNeed(t *testing.T) {
 		wantFiles(t, r, readTar(t, gunzip(t, members["data.tar.gz"])), "usr/share/zsh/vendor-completions/_bivouac")
 		wantControl(t, readTar(t, gunzip(t, members["control.tar.gz"])))
 	})
+	t.Run("Lintian", func(t *testing.T) { wantLintian(t, filepath.Join(out, "bivouac_"+testVersion+"_"+r.arch+".deb")) })
 	t.Run("RPM", func(t *testing.T) { wantRPM(t, r, out, archive) })
 	t.Run("Image", func(t *testing.T) { wantImage(t, r, filepath.Join(out, name+".oci.tar")) })
 	t.Run("TwoRunsGiveTheSameBytes", func(t *testing.T) {
