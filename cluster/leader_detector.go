@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// detectInterval is how often a follower checks whether its leader is overdue.
+	// detectInterval is how often a follower checks a leader that is overdue. Before that it waits until
+	// the leader can be.
 	detectInterval = 25 * time.Millisecond
 	// detectStagger delays each follower behind the one before it. The last voter of a majority to
 	// drop the leader wins the election. Two voters at the same moment would split the votes.
@@ -51,29 +52,39 @@ func (n *Node) watchLeader(r *raft.Raft, tasks *sync.WaitGroup) {
 		return
 	}
 	d := &leaderDetector{node: n, raft: r, prober: prober, lease: n.cfg.LeaderLeaseTimeout}
-	tasks.Go(func() { every(n.stopping, detectInterval, d.check) })
+	tasks.Go(func() {
+		for wait := time.NewTimer(detectInterval); ; wait.Reset(d.check()) {
+			select {
+			case <-wait.C:
+			case <-n.stopping.Done():
+				wait.Stop()
+				return
+			}
+		}
+	})
 }
 
-// check runs at each tick. A leader that was not heard for its lease has stepped down or is about
-// to.
-func (d *leaderDetector) check() {
+// check looks once, and returns when to look again. A leader that was not heard for its lease has stepped
+// down or is about to. A node that begins to follow one has heard it then, so a lease is not too late.
+func (d *leaderDetector) check() (again time.Duration) {
 	if d.shortened { // Raft has looked by now
 		d.setTimeout(d.node.cfg.HeartbeatTimeout)
 		d.shortened = false
 	}
 	address, id := d.raft.LeaderWithID()
 	if d.raft.State() != raft.Follower || id == "" || id == d.node.id {
-		return
+		return d.lease
 	}
 	restarted := d.restarted(id)
 	heard := d.raft.LastContact()
+	due := time.Until(heard.Add(d.lease + d.votersBefore(id)*detectStagger))
 	if d.probed.Before(heard) {
 		d.probePause = detectStagger
 	} else if time.Since(d.probed) < d.probePause && !restarted {
-		return
+		return detectInterval
 	}
-	if time.Since(heard) < d.lease+d.votersBefore(id)*detectStagger {
-		return
+	if due > 0 {
+		return due
 	}
 	d.probed, d.probePause = time.Now(), 2*d.probePause
 	switch {
@@ -89,10 +100,11 @@ func (d *leaderDetector) check() {
 			string(address),
 		)
 	default:
-		return
+		return detectInterval
 	}
 	d.setTimeout(d.lease)
 	d.shortened = true
+	return detectInterval
 }
 
 // restarted reports whether the leader's process is another one than the one this node followed in

@@ -52,7 +52,7 @@ func cost(t *testing.T, n, nth int) {
 	<-time.After(time.Minute)
 	idle := cpu() - begin
 	c.awaitListing()
-	const changes = 1000
+	const changes = 400
 	began := time.Now()
 	begin = cpu()
 	for i := range changes {

@@ -178,6 +178,30 @@ func TestWatchdog_HangIsNoticed(t *testing.T) {
 	})
 }
 
+// A disk that answers is looked at once a second, and one that does not at the moment at which it is too
+// slow.
+func TestWatchdog_RestsWhileTheDiskAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newWatchdog("/data", slog.New(slog.DiscardHandler))
+		if again := d.check(time.Now()); again != stallAfter {
+			t.Errorf("at rest it looks again after %s", again)
+		}
+		answer := make(chan struct{})
+		go func() { _ = d.Do("writing X", func() error { <-answer; return nil }) }()
+		synctest.Wait()
+		time.Sleep(400 * time.Millisecond)
+		if again := d.check(time.Now()); again != stallAfter-400*time.Millisecond {
+			t.Errorf("while a write takes 400 ms it looks again after %s", again)
+		}
+		time.Sleep(stallAfter)
+		if again := d.check(time.Now()); again != stallTick {
+			t.Errorf("while the disk stalls it looks again after %s", again)
+		}
+		close(answer)
+		synctest.Wait()
+	})
+}
+
 // snapshotUpTo writes a snapshot like one a leader sent.
 func snapshotUpTo(t *testing.T, s Store, index uint64) {
 	t.Helper()

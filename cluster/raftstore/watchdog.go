@@ -21,7 +21,7 @@ const (
 	stallAfter = time.Second
 	// hangAfter is how long one write may take before the node stops.
 	hangAfter = 30 * time.Second
-	// stallTick is how often the oldest operation's age is checked.
+	// stallTick is how often the oldest operation's age is checked while it is too long.
 	stallTick = 50 * time.Millisecond
 	// markEvery is how often the newest index is stored beside the log.
 	markEvery = time.Second
@@ -164,8 +164,9 @@ func (w *Watchdog) Trouble() error {
 	return w.err
 }
 
-// check compares the age of the oldest operation with the bounds.
-func (w *Watchdog) check(now time.Time) {
+// check compares the age of the oldest operation with the bounds, and returns when to do so again: an
+// operation that begins now is too long only after stallAfter.
+func (w *Watchdog) check(now time.Time) (again time.Duration) {
 	w.mu.Lock()
 	var oldest *operation
 	for o := range w.busy {
@@ -179,6 +180,9 @@ func (w *Watchdog) check(now time.Time) {
 	}
 	was := w.slow
 	w.slow = age >= stallAfter
+	if again = stallAfter - age; w.slow {
+		again = stallTick
+	}
 	switch {
 	case w.slow && !was:
 		w.healed = make(chan struct{})
@@ -199,6 +203,7 @@ func (w *Watchdog) check(now time.Time) {
 		_ = w.fail(fmt.Errorf("%s has taken %s: the disk hangs; look at the disk below %s and start the node again (%s)",
 			oldest.what, age.Round(time.Second), w.dir, runbook))
 	}
+	return again
 }
 
 // Watch checks the pace of the disk, and stores once a second where the log ends, until
@@ -207,7 +212,7 @@ func (s *Store) Watch(ctx context.Context) {
 	if s.watchdog == nil {
 		return
 	}
-	pace, mark := time.NewTicker(stallTick), time.NewTicker(markEvery)
+	pace, mark := time.NewTimer(0), time.NewTicker(markEvery)
 	defer pace.Stop()
 	defer mark.Stop()
 	var storing sync.WaitGroup
@@ -225,7 +230,7 @@ func (s *Store) Watch(ctx context.Context) {
 	for {
 		select {
 		case now := <-pace.C:
-			s.watchdog.check(now)
+			pace.Reset(s.watchdog.check(now))
 		case <-ctx.Done():
 			return
 		}

@@ -46,8 +46,6 @@ const (
 	startsSecond = 56
 	// restCores is what the leader's scheduler takes at rest for a sandbox ("Against Nomad alone").
 	restCores = 6.4 / 100 / 1000
-	// allocations is how many Nomad lists in one call for the leader (scheduler/nomad).
-	allocations = 16384
 )
 
 // figures are what the table is computed from.
@@ -124,11 +122,6 @@ func (f figures) endings() []ending {
 		{
 			"starts of sandboxes, all in one hour", fmt.Sprint(startsDay),
 			fmt.Sprintf("%d a second, measured", startsSecond), startsSecond * 3600 / startsDay, "computed",
-		},
-		{
-			"allocations that Nomad lists in one call", fmt.Sprint(runningAtOnce), fmt.Sprint(allocations),
-			allocations / runningAtOnce,
-			"computed; above it a listing takes several calls",
 		},
 	}
 }
