@@ -81,8 +81,8 @@ func TestBudget(t *testing.T) {
 		{Name: "decode a command", Allocs: 15, Bytes: 696, Run: func() { _, _ = fsm.DecodeCommand(raw) }},
 		{Name: "encode a command in binary", Allocs: 3, Bytes: 1104, Run: func() { _, _ = cmd.EncodeBinary() }},
 		{Name: "decode a command in binary", Allocs: 13, Bytes: 520, Run: func() { _, _ = fsm.DecodeCommand(inBinary) }},
-		{Name: "apply a command", Allocs: 94, Bytes: 7500, Run: apply(make([]fsm.Entry, 1))},
-		{Name: "apply a batch of 16 commands", Allocs: 589, Bytes: 39600, Run: apply(make([]fsm.Entry, 16))},
+		{Name: "apply a command", Allocs: 90, Bytes: 7500, Run: apply(make([]fsm.Entry, 1))},
+		{Name: "apply a batch of 16 commands", Allocs: 525, Bytes: 38800, Run: apply(make([]fsm.Entry, 16))},
 		{Name: "view: key, user and settings", Allocs: 12, Bytes: 296, Run: func() {
 			v := store.View()
 			if !v.Good("ada", credential, at) || v.Settings("ada") == nil {

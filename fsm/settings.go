@@ -76,10 +76,12 @@ func (v SettingsValues) withoutAgents() SettingsValues {
 	return v
 }
 
-// settingsMember is what the tags of a member of SettingsValues say.
+// settingsMember is what the tags and the type of a member of SettingsValues say.
 type settingsMember struct {
 	name   string
 	sticky bool
+	// flag is set for a boolean or an integer, which has neither a bound nor a text.
+	flag bool
 }
 
 // settingsMembers has the members in the order of the struct. Reading a tag is slow, and every write
@@ -89,7 +91,12 @@ var settingsMembers = readSettingsTags() //nolint:gochecknoglobals // read-only
 func readSettingsTags() (members []settingsMember) {
 	for f := range reflect.TypeFor[SettingsValues]().Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		members = append(members, settingsMember{name, f.Tag.Get("settings") == "sticky"})
+		t := f.Type
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		flag := t.Kind() == reflect.Bool || t.Kind() == reflect.Int64
+		members = append(members, settingsMember{name, f.Tag.Get("settings") == "sticky", flag})
 	}
 	return members
 }
@@ -98,6 +105,9 @@ func readSettingsTags() (members []settingsMember) {
 func (v *SettingsValues) check(r *rules) {
 	row := reflect.ValueOf(v).Elem()
 	for i, member := range settingsMembers {
+		if member.flag {
+			continue
+		}
 		switch p := row.Field(i).Interface().(type) {
 		case *string:
 			if p != nil {
@@ -138,15 +148,25 @@ func (v *SettingsValues) checkAgent(r *rules) {
 // keepSticky takes the sticky members that were not sent from the stored values.
 func (v *SettingsValues) keepSticky(stored *SettingsValues) {
 	to, from := reflect.ValueOf(v).Elem(), reflect.ValueOf(stored).Elem()
-	for i := range to.NumField() {
-		member, kept := to.Field(i), from.Field(i)
-		if member.Kind() != reflect.Pointer || !member.IsNil() || kept.IsNil() {
+	for i, m := range settingsMembers {
+		if !m.sticky {
 			continue
 		}
-		if settingsMembers[i].sticky {
+		if member, kept := to.Field(i), from.Field(i); member.IsNil() && !kept.IsNil() {
 			member.Set(kept)
 		}
 	}
+}
+
+// textBytes is textBytes of all members.
+func (v *SettingsValues) textBytes() (n int) {
+	row := reflect.ValueOf(v).Elem()
+	for i, m := range settingsMembers {
+		if !m.flag {
+			n += textBytes(row.Field(i))
+		}
+	}
+	return n
 }
 
 // CustomSecret is a named secret of a user (secrets_store.custom_secrets).

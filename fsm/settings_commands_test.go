@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,5 +41,25 @@ func TestSettingsPut_StickyMembers(t *testing.T) {
 	want := SettingsValues{LLMModel: ptr("m"), LLMBaseURL: ptr("u"), UserConsentsToAnalytics: ptr(true)}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestSettingsValues_TextBytes: no member with a text is left out of the count.
+func TestSettingsValues_TextBytes(t *testing.T) {
+	var v SettingsValues
+	row := reflect.ValueOf(&v).Elem()
+	for i := range row.NumField() {
+		switch row.Field(i).Interface().(type) {
+		case *string:
+			row.Field(i).Set(reflect.ValueOf(ptr("four")))
+		case *[]string:
+			row.Field(i).Set(reflect.ValueOf(&[]string{"a", "bc"}))
+		}
+		if got, want := v.textBytes(), textBytes(row); got != want {
+			t.Errorf("with %s %d bytes, want %d", row.Type().Field(i).Name, got, want)
+		}
+	}
+	if v.textBytes() < 4*10 {
+		t.Error("no texts were set")
 	}
 }

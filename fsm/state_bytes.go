@@ -79,7 +79,7 @@ const (
 func heapOfRow(row any) (user string, bytes int) {
 	switch row := row.(type) {
 	case *Settings:
-		return row.UserID, settingsHeap + textBytes(reflect.ValueOf(&row.Values)) + row.endpointBytes()
+		return row.UserID, settingsHeap + row.Values.textBytes() + row.endpointBytes()
 	case *CustomSecret:
 		return row.UserID, secretHeap + len(row.Name) + len(row.Description)
 	case *Provider:
@@ -141,7 +141,7 @@ func (r *commandRecord) heap() int {
 func textBytesOf(row any) (user string, bytes int) {
 	switch row := row.(type) {
 	case *Settings:
-		return row.UserID, sized(rowOverhead + textBytes(reflect.ValueOf(&row.Values)))
+		return row.UserID, sized(rowOverhead + row.Values.textBytes())
 	case *CustomSecret:
 		return row.UserID, sized(rowOverhead + len(row.Name) + len(row.Description))
 	case *Provider:
