@@ -87,7 +87,11 @@ func (v *Vault) Examine(ctx context.Context, sign string) (found []Check) {
 const secretIDWarning = 7 * 24 * time.Hour
 
 // examineSecretID looks when the secret id ends.
-func (v *Vault) examineSecretID(ctx context.Context, s *session, add func(result, subject, format string, args ...any)) {
+func (v *Vault) examineSecretID(
+	ctx context.Context,
+	s *session,
+	add func(result, subject, format string, args ...any),
+) {
 	const subject = "vault.secret_id"
 	id, err := v.lookUpSecretID(ctx, s)
 	switch {

@@ -2,17 +2,17 @@ package watch
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
 // Alerts returns the alerting rules.
 func Alerts(s Scale) []Alert {
-	return append(append(nodeAlerts(s), stackAlerts(s)...), workAlerts(s)...)
+	return slices.Concat(nodeAlerts(s), raftAlerts(s), machineAlerts(s), stackAlerts(s), workAlerts(s))
 }
 
-// nodeAlerts are about the nodes and Raft.
+// nodeAlerts are about whether nodes run and are seen.
 func nodeAlerts(s Scale) []Alert {
-	quarter := s.window(15 * time.Minute)
 	return []Alert{
 		{
 			Name: "BivouacNodeDown", For: 2 * time.Minute, Severity: Ticket,
@@ -50,6 +50,13 @@ func nodeAlerts(s Scale) []Alert {
 			Summary:     "The node {{ $labels.instance }} runs and is not ready",
 			Description: "Its /ready says why. Load balancers leave it out.",
 		},
+	}
+}
+
+// raftAlerts are about Raft.
+func raftAlerts(s Scale) []Alert {
+	quarter := s.window(15 * time.Minute)
+	return []Alert{
 		{
 			Name: "BivouacLeaderUnstable", For: 0, Severity: Ticket,
 			Expr:        fmt.Sprintf(`max by (cluster) (increase(bivouac_raft_leader_changes_total{%s}[%s])) > 4`, job, quarter),
@@ -78,6 +85,12 @@ func nodeAlerts(s Scale) []Alert {
 			Summary:     "Writes to the log of {{ $labels.instance }} take {{ $value | humanizeDuration }} (p99)",
 			Description: "A majority waits for its disks with every write. At 30 s a node stops.",
 		},
+	}
+}
+
+// machineAlerts are about the nodes' disks, certificates and programs.
+func machineAlerts(s Scale) []Alert {
+	return []Alert{
 		{
 			Name: "BivouacDiskFillsUp", For: 5 * time.Minute, Severity: Page,
 			// The last sample of a node that its disk has ended counts, too.

@@ -125,7 +125,8 @@ func firings() []firing {
 			m(1450),
 		},
 		{"BivouacProtocolVersionWaits", map[string]string{
-			with("bivouac_protocol_version", `of="program"`): "9x10 10x300", with("bivouac_protocol_version", `of="cluster"`): "9x310",
+			with("bivouac_protocol_version", `of="program"`): "9x10 10x300",
+			with("bivouac_protocol_version", `of="cluster"`): "9x310",
 		}, 25 * time.Hour, 27 * time.Hour},
 		{"BivouacModelsFail", map[string]string{
 			with("bivouac_llm_requests_total", `model="m",status="2xx"`):  "0+60x30 1800x60",

@@ -40,7 +40,11 @@ const (
 )
 
 // Picture draws the key panels of a page as SVG, from what ask returns for each of their queries.
-func Picture(page string, begin, end time.Time, ask func(q PanelQuery, legend string) ([]Series, error)) ([]byte, error) {
+func Picture(
+	page string,
+	begin, end time.Time,
+	ask func(q PanelQuery, legend string) ([]Series, error),
+) ([]byte, error) {
 	var tiles strings.Builder
 	n := 0
 	queries := PanelQueries("10s", "tested")
@@ -72,8 +76,8 @@ func Picture(page string, begin, end time.Time, ask func(q PanelQuery, legend st
 		}
 	}
 	rows := (n + tilesInRow - 1) / tilesInRow
-	return fmt.Appendf(nil, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" font-family=\"sans-serif\" "+
-		"font-size=\"10\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n%s</svg>\n",
+	return fmt.Appendf(nil, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "+
+		"font-family=\"sans-serif\" font-size=\"10\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n%s</svg>\n",
 		tileWidth*tilesInRow, tileHeight*float64(rows), tiles.String()), nil
 }
 
@@ -105,8 +109,8 @@ func (p Panel) draw(w *strings.Builder, page string, all []Series, begin, end fl
 		fmt.Fprintf(w, "<text x=\"%g\" y=\"90\" fill=\"#888\">no data</text>\n", plotLeft)
 		return
 	case p.Stat:
-		fmt.Fprintf(w, "<text x=\"%g\" y=\"110\" font-size=\"40\" text-anchor=\"middle\" fill=\"%s\">%s</text>\n", tileWidth/2,
-			b.color(last), p.value(last))
+		fmt.Fprintf(w, "<text x=\"%g\" y=\"110\" font-size=\"40\" text-anchor=\"middle\" fill=\"%s\">%s</text>\n",
+			tileWidth/2, b.color(last), p.value(last))
 		return
 	}
 	low = min(low, 0)

@@ -139,7 +139,8 @@ func TestQueries_NameOnlyMetricsOfThePage(t *testing.T) {
 
 // notShown are the metrics for a question that no panel asks.
 const notShown = `^bivouac_(raft_(append|install|request|restore|snapshot|store|compact|dispatch|fsm|leader_last|` +
-	`leader_restarts|heartbeat_timeouts|read_|wrong)|backup_|certificate_(renewals|last)|secret_store_(logins|secret_id_renewals)|` +
+	`leader_restarts|heartbeat_timeouts|read_|wrong)|backup_|certificate_(renewals|last)|` +
+	`secret_store_(logins|secret_id_renewals)|` +
 	`proxy_connections_cut).*`
 
 func promtool(t *testing.T, dir string, args ...string) {
