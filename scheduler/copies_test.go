@@ -29,10 +29,11 @@ func TestCopies_WhatIsGoneIsSeen(t *testing.T) {
 			}
 			return nil
 		})
-		w.until("the damage is counted", 25*time.Hour, func() bool { return w.gauge("bivouac_workspace_copies_damaged", "") == 1 })
+		damaged := func() float64 { return w.gauge("bivouac_workspace_copies_damaged", "") }
+		w.until("the damage is counted", 25*time.Hour, func() bool { return damaged() == 1 })
 		c.setFails(nil)
 		w.until("another copy", time.Hour, func() bool { return w.cluster.Sandbox("rests").Copy.ID != first })
-		w.until("no damage is left", time.Minute, func() bool { return w.gauge("bivouac_workspace_copies_damaged", "") == 0 })
+		w.until("no damage is left", time.Minute, func() bool { return damaged() == 0 })
 	})
 }
 

@@ -42,7 +42,8 @@ func newCarryMetrics(factory promauto.Factory) *carryMetrics {
 	}
 	m.gone = factory.NewCounter(prometheus.CounterOpts{
 		Name: "bivouac_workspace_copy_objects_lost_total",
-		Help: "Objects of a newest copy that were gone from the store when the next copy was made, which has their content again.",
+		Help: "Objects of a newest copy that were gone from the store when the next copy was made, which has their content " +
+			"again.",
 	})
 	m.damaged = factory.NewGauge(prometheus.GaugeOpts{
 		Name: "bivouac_workspace_copies_damaged",

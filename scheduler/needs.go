@@ -166,6 +166,11 @@ type Copies interface {
 	Check(ctx context.Context, cluster, sandbox string, c fsm.Copy) error
 	// Collect deletes what the newest copies, keep of them up to current, don't need.
 	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
+	CopyRemover
+}
+
+// CopyRemover deletes the copies of sandboxes that are gone.
+type CopyRemover interface {
 	// Remove deletes every copy of a sandbox's workspace.
 	Remove(ctx context.Context, cluster, sandbox string) error
 	// Unused returns the sandboxes that have copies, are not known, and whose newest object was written

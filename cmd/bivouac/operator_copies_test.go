@@ -33,9 +33,10 @@ func TestVerifyCopies(t *testing.T) {
 	}
 	var list []wire.Copy
 	for _, id := range []string{"sb1", "sb2"} {
-		c, _, _, err := store.Save(t.Context(), "cl", id, nil, func(ctx context.Context, known io.Reader, out io.Writer) error {
+		export := func(ctx context.Context, known io.Reader, out io.Writer) error {
 			return archive.Export(ctx, work, known, out, archive.DefaultLimits())
-		})
+		}
+		c, _, _, err := store.Save(t.Context(), "cl", id, nil, export)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -170,7 +170,8 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	sched.OrphanRetention, sched.RemovalsPerHour = sandboxes.OrphanRetention, sandboxes.RemovalsPerHour
 	sched.CollectInterval, sched.Installation = c.Vault.CollectInterval, c.installation()
 	made := parts{
-		cluster: c.clusterConfig(), scheduler: sched, workspaces: c.Workspaces, api: api, drainDelay: c.HTTP.DrainDelay, secrets: vault,
+		cluster: c.clusterConfig(), scheduler: sched, workspaces: c.Workspaces, api: api,
+		drainDelay: c.HTTP.DrainDelay, secrets: vault,
 		runner: runner, log: log, registry: registry, certificates: dates,
 		store: store, seeds: c.Seeds, apiURLs: c.Sandboxes.APIURLs,
 		backup: backup.Config{Dir: c.Backup.Dir, Interval: c.Backup.Interval, Retain: c.Backup.Retain},

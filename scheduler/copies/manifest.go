@@ -84,7 +84,8 @@ func (w *manifestWriter) add(i item) error {
 // close completes the manifest and returns its checksum.
 func (w *manifestWriter) close() (string, error) {
 	defer w.cancel()
-	err := errors.Join(w.enc.Encode(item{Entry: &archive.Entry{}, End: w.items}), w.gz.Close(), w.seal.Close(), w.out.Close())
+	end := item{Entry: &archive.Entry{}, End: w.items}
+	err := errors.Join(w.enc.Encode(end), w.gz.Close(), w.seal.Close(), w.out.Close())
 	if err != nil {
 		return "", unavailable("writing a manifest", err)
 	}

@@ -133,7 +133,8 @@ func TestLoad_EarlierKeysAndNone(t *testing.T) {
 		b.has(dir, "a", random(5000))
 	}
 	keys.ids = keys.ids[1:]
-	if _, err := b.load(base); !errors.Is(err, archive.ErrDamaged) || !strings.Contains(err.Error(), "none of the 1 keys") {
+	_, err := b.load(base)
+	if !errors.Is(err, archive.ErrDamaged) || !strings.Contains(err.Error(), "none of the 1 keys") {
 		t.Errorf("without the first key: %v", err)
 	}
 }
