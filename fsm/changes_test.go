@@ -45,7 +45,8 @@ func TestChangesSince(t *testing.T) {
 			}
 		})
 		for o := range orphans {
-			if slices.Contains(old.Orphans(), o) != slices.Contains(now.Orphans(), o) && !slices.Contains(c.Sandboxes, o.Sandbox) {
+			differs := slices.Contains(old.Orphans(), o) != slices.Contains(now.Orphans(), o)
+			if differs && !slices.Contains(c.Sandboxes, o.Sandbox) {
 				r.Fatalf("the orphan of %s differs and is not among %q", o.Sandbox, c.Sandboxes)
 			}
 		}

@@ -105,8 +105,9 @@ type free struct {
 // fill makes the sandboxes, all paused but each nth.
 func (c *free) fill(cluster *nomadtest.Cluster, n int) {
 	cluster.Must(&fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: specID, Template: fsm.Template{
-		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100, Memory: 64,
-		Ports: map[string]int{fsm.PortAgentServer: 0},
+		Driver: fsm.DriverRawExec, Isolation: fsm.IsolationNone, Command: "/agent", WorkingDir: "project", CPU: 100,
+		Memory: 64,
+		Ports:  map[string]int{fsm.PortAgentServer: 0},
 	}}}}, "operator")
 	for i := range n {
 		id, user := fmt.Sprintf("sandbox-%06d", i), fmt.Sprintf("u%d", i%(n/10+1))
@@ -115,7 +116,8 @@ func (c *free) fill(cluster *nomadtest.Cluster, n int) {
 			KeyHash: fmt.Sprintf("%x", sha256.Sum256([]byte(id))),
 		}, user).Sandbox
 		o := scheduler.Observed{
-			SandboxID: id, Exists: true, ModifyIndex: uint64(i + 1), Birth: sb.Birth.String(), Home: fmt.Sprintf("client-%d", i%1000),
+			SandboxID: id, Exists: true, ModifyIndex: uint64(i + 1), Birth: sb.Birth.String(),
+			Home: fmt.Sprintf("client-%d", i%1000),
 		}
 		if i%c.nth == 0 {
 			o.Live, o.LiveOn, o.Up = 1, o.Home, true

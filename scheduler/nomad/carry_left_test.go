@@ -38,9 +38,11 @@ func TestCarry_WhatADeadLeaderLeft(t *testing.T) {
 	t.Cleanup(next.Close)
 	ours := func(birth string) bool { return birth == job.Birth }
 	for what, end := range map[string]func() (int, error){
-		"its own":              func() (int, error) { return b.r.EndLeft(t.Context(), b.cluster, ours) },
-		"another cluster's":    func() (int, error) { return next.EndLeft(t.Context(), "another", ours) },
-		"of another history's": func() (int, error) { return next.EndLeft(t.Context(), b.cluster, func(string) bool { return false }) },
+		"its own":           func() (int, error) { return b.r.EndLeft(t.Context(), b.cluster, ours) },
+		"another cluster's": func() (int, error) { return next.EndLeft(t.Context(), "another", ours) },
+		"of another history's": func() (int, error) {
+			return next.EndLeft(t.Context(), b.cluster, func(string) bool { return false })
+		},
 	} {
 		if n, err := end(); n != 0 || err != nil || len(b.carriers(job)) != 1 {
 			t.Errorf("%s job was ended: %d, %v", what, n, err)

@@ -85,7 +85,8 @@ func TestListing_ReadsWhatChanged(t *testing.T) {
 			t.Fatalf("%s: %d jobs, %v", what, len(got), err)
 		}
 		if i, a, s := l.take(); i != index || a != all || s != states {
-			t.Errorf("%s: read %d indexes, %d listings and %d with states; want %d, %d and %d", what, i, a, s, index, all, states)
+			t.Errorf("%s: read %d indexes, %d listings and %d with states; want %d, %d and %d", what, i, a, s, index, all,
+				states)
 		}
 	}
 	list("the first", 0, 1, 1)
