@@ -96,14 +96,18 @@ func newMetrics(reg prometheus.Registerer, store Store, stop time.Duration, copi
 	m.begin()
 	if reg != nil {
 		reg.MustRegister(stateCollector{store}, isolationCollector{store}, overdueCollector{store, stop},
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "bivouac_config_index",
-				Help: "Index of the log at which the cluster's configuration was last changed, 0 for never.",
-			}, func() float64 { return float64(store.View().ConfigIndex()) }),
+			newConfigIndex(store),
 			bytesCollector{store}, poolCollector{store}, holdCollector{store}, reasonCollector{store},
 			unconvergedCollector{store}, &rowCollector{store: store}, copyCollector{store, copies}, drainCollector{store})
 	}
 	return m
+}
+
+func newConfigIndex(store Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "bivouac_config_index",
+		Help: "Index of the log at which the cluster's configuration was last changed, 0 for never.",
+	}, func() float64 { return float64(store.View().ConfigIndex()) })
 }
 
 // begin makes the series of all known labels, so that they exist before their first event.

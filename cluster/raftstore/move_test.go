@@ -175,7 +175,8 @@ func wantMoved(t *testing.T, dir string) {
 		var l raft.Log
 		want := formerEntry(i)
 		if err := s.Logs.GetLog(i, &l); err != nil || l.Index != i || l.Term != want.Term ||
-			!bytes.Equal(l.Data, want.Data) || !bytes.Equal(l.Extensions, want.Extensions) || !l.AppendedAt.Equal(want.AppendedAt) {
+			!bytes.Equal(l.Data, want.Data) || !bytes.Equal(l.Extensions, want.Extensions) ||
+			!l.AppendedAt.Equal(want.AppendedAt) {
 			t.Fatalf("entry %d is %d of term %d (%v)", i, l.Index, l.Term, err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/deploy/local/ownprocess"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/archive"
 	"bivouac.dev/bivouac/scheduler/copies"
@@ -35,14 +36,22 @@ type gateway struct {
 	url   string
 }
 
+// The credentials of S3 are those of the profiles in testdata/s3_credentials.
 const accessKey, secretKey = "access", "secret-of-the-bucket"
+
+// withGateway runs the test in a process of its own, where the credentials are in the environment. It
+// is skipped without a gateway.
+func withGateway(t *testing.T) (here bool) {
+	t.Helper()
+	if os.Getenv(envGateway) == "" {
+		t.Skip("make s3 runs it: " + envGateway + " names no versitygw")
+	}
+	return ownprocess.Enter(t, "AWS_SHARED_CREDENTIALS_FILE=testdata/s3_credentials", "AWS_EC2_METADATA_DISABLED=true")
+}
 
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
 	program := os.Getenv(envGateway)
-	if program == "" {
-		t.Skip("make s3 runs it: " + envGateway + " names no versitygw")
-	}
 	g := &gateway{bench: &bench{T: t, dir: t.TempDir(), store: filepath.Join(t.TempDir(), "bucket")}}
 	if err := os.Mkdir(g.store, 0o755); err != nil {
 		t.Fatal(err)
@@ -66,7 +75,7 @@ func newGateway(t *testing.T) *gateway {
 			_ = c.Close()
 			break
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 	to := &url.URL{Scheme: "http", Host: address}
 	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -80,20 +89,17 @@ func newGateway(t *testing.T) *gateway {
 		pass.ServeHTTP(w, r)
 	}))
 	t.Cleanup(proxy.Close)
-	t.Setenv("AWS_ACCESS_KEY_ID", accessKey)
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 	g.url = "s3://bucket?region=us-east-1&use_path_style=true&endpoint=" + url.QueryEscape(proxy.URL)
-	g.open(secretKey)
+	g.open("default")
 	return g
 }
 
-// open opens the store with a secret key of S3.
-func (g *gateway) open(secret string) {
+// open opens the store with the credentials of a profile.
+func (g *gateway) open(profile string) {
 	g.Helper()
-	g.Setenv("AWS_SECRET_ACCESS_KEY", secret)
 	keys := &keyring{}
 	keys.add(g.T)
-	s, err := copies.Open(g.Context(), g.url, keys)
+	s, err := copies.Open(g.Context(), g.url+"&profile="+profile, keys)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -133,6 +139,9 @@ func torn(_ http.ResponseWriter, r *http.Request) bool {
 // A copy that a fault of S3 ends is an error of the store and no damage. It leaves nothing that counts,
 // the copy before can still be restored, and the next one succeeds.
 func TestS3_FaultsEndACopy(t *testing.T) {
+	if !withGateway(t) {
+		return
+	}
 	g := newGateway(t)
 	big := random(9 << 20)
 	g.write("big", big)
@@ -181,10 +190,13 @@ func TestS3_FaultsEndACopy(t *testing.T) {
 
 // One failed request, and a slow server, end nothing.
 func TestS3_ASlowServerThatFailsNowAndThen(t *testing.T) {
+	if !withGateway(t) {
+		return
+	}
 	g := newGateway(t)
 	var n atomic.Int64
 	g.fails(func(w http.ResponseWriter, r *http.Request) bool {
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 		return n.Add(1)%4 == 2 && unavailable(w, r)
 	})
 	big := random(9 << 20)
@@ -210,6 +222,9 @@ func TestS3_ASlowServerThatFailsNowAndThen(t *testing.T) {
 
 // A rule of the bucket deletes objects. The check sees it, and the next copy is whole.
 func TestS3_AnExpiryRuleDeletes(t *testing.T) {
+	if !withGateway(t) {
+		return
+	}
 	g := newGateway(t)
 	g.write("a", random(5000))
 	first, _ := g.save(nil)
@@ -237,6 +252,9 @@ func TestS3_AnExpiryRuleDeletes(t *testing.T) {
 
 // A full disk of the store ends the copy, and the copy before stays.
 func TestS3_Full(t *testing.T) {
+	if !withGateway(t) {
+		return
+	}
 	g := newGateway(t)
 	if err := syscall.Mount("tmpfs", g.store, "tmpfs", 0, "size=8m"); err != nil {
 		t.Skip("only root can mount a small disk: ", err)

@@ -93,7 +93,8 @@ func TestListing_ReadsWhatChanged(t *testing.T) {
 	list("unchanged", 1, 0, 0)
 	f.job("new", "one", "running")
 	list("one more", 1, 1, 1)
-	if last := l.filters[len(l.filters)-1]; !strings.Contains(last, `ID == "alloc-new"`) || strings.Contains(last, "alloc-s1") {
+	last := l.filters[len(l.filters)-1]
+	if !strings.Contains(last, `ID == "alloc-new"`) || strings.Contains(last, "alloc-s1") {
 		t.Errorf("one more: read those of %.200s", last)
 	}
 	list("unchanged again", 1, 0, 0)

@@ -21,7 +21,7 @@ func TestAtWork_IsSilentWhileItWaits(t *testing.T) {
 	read := make(chan error, 1)
 	go func() { _, err := a.Read(make([]byte, 1)); read <- err }()
 	for !a.waiting.Load() {
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	ticks <- time.Now()
 	ticks <- time.Now() // the first is dealt with
