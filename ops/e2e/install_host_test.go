@@ -55,6 +55,7 @@ for p in systemctl ssh scp; do
 done
 rm -rf "$root/root/.bashrc" "$root/etc/haproxy/haproxy.cfg"
 mkdir -p "$root/etc/nomad.d" "$root/etc/haproxy" "$root/etc/prometheus"
+install -d -o haproxy -g haproxy -m 2775 "$root/run/haproxy" # as its package's tmpfiles.d
 touch "$2/run/made"
 exec chroot "$root" sleep infinity
 `
