@@ -255,9 +255,6 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 		proofs[i], part = cutProof(part)
 		cmd, refusal := decodeForeign(part)
 		types[i] = cmd.Type
-		if refusal == nil {
-			refusal = n.admit(cmd)
-		}
 		if refusal != nil {
 			outcomes[i] = outcome{err: refusal}
 			continue
@@ -269,9 +266,12 @@ func (n *Node) applyForeign(ctx context.Context, parts [][]byte, outcomes []outc
 	if len(proposals) == 0 || !n.awaitOpen(ctx) {
 		return types
 	}
-	// Only now this node's store has every key of earlier terms.
+	// Only now this node's store has the protocol version and every key of earlier terms.
 	proposals = slices.DeleteFunc(proposals, func(p *proposal) bool {
-		refusal := n.authorised(p.cmd, p.data, proofs[p.slot])
+		refusal := n.admit(p.cmd)
+		if refusal == nil {
+			refusal = n.authorised(p.cmd, p.data, proofs[p.slot])
+		}
 		if refusal != nil {
 			outcomes[p.slot] = outcome{err: refusal}
 		}
