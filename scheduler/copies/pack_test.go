@@ -148,3 +148,37 @@ func TestSave_WritesAgainWhatIsGone(t *testing.T) {
 		b.has(dir, "b", random(6000))
 	}
 }
+
+// Large files that did not change are not sent again, however many small rests they leave and however
+// little of an object one of them needs.
+func TestSave_LargeFilesAreSentOnce(t *testing.T) {
+	b := newBench(t)
+	large := make([]byte, 41<<20/10)
+	for i := range 40 {
+		b.write(fmt.Sprintf("large%02d", i), large)
+	}
+	first, _ := b.save(nil)
+	second, up := b.save(&first)
+	if up != 0 {
+		t.Errorf("the second copy uploads %d bytes", up)
+	}
+	// The rest of the last one shares an object with what is written next.
+	b.write("log", random(900_000))
+	third, _ := b.save(nil)
+	b.write("log", random(700_000))
+	for _, c := range []*fsm.Copy{&second, &third} {
+		fourth, up := b.save(c)
+		if up != 700_000 {
+			t.Errorf("after %s the changed log of 700000 bytes uploads %d", c.ID, up)
+		}
+		dir, err := b.load(fourth)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.has(dir, "large39", large)
+		b.has(dir, "log", random(700_000))
+		if fifth, up := b.save(&fourth); up != 0 {
+			t.Errorf("the copy %s of what has not changed uploads %d", fifth.ID, up)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func (s *Store) tellKnown(
 			return nil
 		}
 		if err == nil && i.Kind == archive.KindFile &&
-			!slices.ContainsFunc(i.Parts, func(p part) bool { return again[p.Object] }) {
+			!slices.ContainsFunc(i.Parts, func(p part) bool { must, in := again[p.Object]; return in && (must || packed(i)) }) {
 			err = enc.Encode(archive.Known{Path: i.Path, Size: i.Size, ModTime: i.ModTime, Changed: i.Changed, Inode: i.Inode})
 		}
 		if err != nil {

@@ -15,6 +15,8 @@ import (
 type object struct {
 	// size is what the store has, used what the copy needs of it, end where that ends.
 	size, used, end int64
+	// shared reports whether it has content of a file that is sent again when its object is made again.
+	shared bool
 }
 
 // sealing bounds what the encryption adds to an object, in bytes.
@@ -26,7 +28,12 @@ func (o *object) gone() bool { return o.size < o.end }
 // sparse reports whether less than half of the object is needed.
 func (o *object) sparse() bool { return 2*o.used+sealing < o.size }
 
-func (o *object) small() bool { return o.size < objectSize/8 }
+// small reports whether it can go together with others. The rest of a large file can't: it would be
+// sent whole and leave the same rest.
+func (o *object) small() bool { return o.shared && o.size < objectSize/8 }
+
+// packed reports whether a file shares objects with others. A larger one begins its own.
+func packed(i item) bool { return i.Content() < objectSize }
 
 // maxSmall is how many small objects a copy may need before the next one writes their content again,
 // into fewer.
@@ -57,6 +64,7 @@ func (s *Store) usage(ctx context.Context, cluster, sandbox string, c fsm.Copy) 
 				o = &object{}
 				u[p.Object] = o
 			}
+			o.shared = o.shared || packed(i)
 			o.used += p.Length
 			o.end = max(o.end, p.Offset+p.Length)
 		}
@@ -82,7 +90,8 @@ func (u usage) gone() (n int) {
 
 // again marks the objects whose content the next copy writes again: they are gone, or mostly unused,
 // or many and small. So a restore reads, and the store keeps, little that is not needed. A copy that is
-// encrypted takes nothing from objects that are not.
+// encrypted takes nothing from objects that are not. The value says whether that holds for large files
+// too, whose sending costs much: what is gone or in plain must be written again.
 func (u usage) again(encrypted bool) map[string]bool {
 	small := 0
 	for _, o := range u {
@@ -92,9 +101,9 @@ func (u usage) again(encrypted bool) map[string]bool {
 	}
 	list := map[string]bool{}
 	for name, o := range u {
-		if o.gone() || o.sparse() || o.small() && small > maxSmall ||
-			encrypted && !strings.HasSuffix(name, sealedSuffix) {
-			list[name] = true
+		must := o.gone() || encrypted && !strings.HasSuffix(name, sealedSuffix)
+		if must || o.sparse() || o.small() && small > maxSmall {
+			list[name] = must
 		}
 	}
 	return list
