@@ -156,6 +156,7 @@ func NewWith(
 	}
 	n.stopping, n.stop = context.WithCancel(context.Background())
 	n.born = time.Now()
+	n.acknowledged.begun = n.born
 	n.metrics = raftmetrics.New([]string{StateLeader, StateFollower, StateCandidate, StateStopped}, n.reading)
 	n.storage.Logs = n.metrics.TimeLogs(storage.Logs)
 	n.raftFSM.Took, n.raftFSM.OnApply = n.metrics.Apply, n.operated

@@ -84,7 +84,7 @@ func (n *Node) propose(caller context.Context, cmd fsm.Command, e encoded) (fsm.
 		a := n.proposeOnce(ctx, l, cmd, e)
 		switch {
 		case a.status == committed:
-			n.acknowledged.raise(a.index)
+			n.acknowledged.raise(a.index, n.cfg.ProposeTimeout)
 			return a.result, a.err
 		case a.status == maybeCommitted:
 			sent = true

@@ -102,23 +102,32 @@ func (n *Node) linearizableView(ctx context.Context) (*fsm.View, error) {
 
 // fence is the index of the newest entry that Propose acknowledged on this node, which may be ahead
 // of the node's store: the leader's answer does not wait for it.
-type fence struct{ index atomic.Uint64 }
+type fence struct {
+	index atomic.Uint64
+	// until is when nobody waits for it any more, in nanoseconds since begun.
+	until atomic.Int64
+	begun time.Time
+}
 
-func (f *fence) raise(index uint64) {
-	for old := f.index.Load(); index > old && !f.index.CompareAndSwap(old, index); old = f.index.Load() {
+// raise has reads wait for an entry for a time at most, from now on and all together.
+func (f *fence) raise(index uint64, wait time.Duration) {
+	for old := f.index.Load(); index > old; old = f.index.Load() {
+		f.until.Store(int64(time.Since(f.begun) + wait))
+		if f.index.CompareAndSwap(old, index) {
+			return
+		}
 	}
 }
 
-// awaitAcknowledged waits until this node's store has what was acknowledged here. A node that is cut
-// off meanwhile lets one read wait for ProposeTimeout; those after it see the store as it is.
+// awaitAcknowledged waits until this node's store has what was acknowledged here. On a node that was
+// cut off meanwhile no read waits beyond ProposeTimeout after the acknowledgement.
 func (n *Node) awaitAcknowledged(ctx context.Context) {
-	index := n.acknowledged.index.Load()
-	if n.store.Index() >= index || n.catchUpTo(ctx, index, time.Now().Add(n.cfg.ProposeTimeout)) {
+	f := &n.acknowledged
+	index := f.index.Load()
+	if n.store.Index() >= index {
 		return
 	}
-	if ctx.Err() == nil { // else the caller left before
-		n.acknowledged.index.CompareAndSwap(index, 0)
-	}
+	n.catchUpTo(ctx, index, f.begun.Add(time.Duration(f.until.Load())))
 }
 
 // StateSnapshot returns the whole state at one index, ready to be written to a file. It is at least

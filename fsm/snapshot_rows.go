@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// rowsDecoded is how many rows are decoded together.
-	rowsDecoded = 256
+	// rowsDecoded and bytesDecoded bound what is decoded together.
+	rowsDecoded  = 256
+	bytesDecoded = 1 << 20
 	// batchesAhead is how many batches are decoded beside the storing of another, which takes longer.
 	batchesAhead = 3
 )
@@ -88,7 +89,7 @@ func (in *rowReader) batches() iter.Seq[*rowBatch] {
 // next reads a batch. more is false behind the trailer or an error.
 func (in *rowReader) next() (b *rowBatch, more bool) {
 	b = &rowBatch{first: in.rows + 1, decoded: make(chan struct{})}
-	for len(b.rows) < rowsDecoded {
+	for begun := in.size; len(b.rows) < rowsDecoded && in.size-begun < bytesDecoded; {
 		row, end, err := in.line()
 		if end || err != nil {
 			b.err = err

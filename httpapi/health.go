@@ -52,7 +52,7 @@ func (s *Server) handleReady(c *call) (response.Response, error) {
 		}
 		return response.Response{}, refusal
 	}
-	v, err := c.ViewWith(cluster.Stale)
+	v, err := c.ViewWith(cluster.Local)
 	return response.Response{Stream: func(w http.ResponseWriter) error {
 		if err == nil && v.Hold() != nil {
 			w.Header().Set("X-Bivouac-Hold", "true")

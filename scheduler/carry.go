@@ -116,6 +116,7 @@ func (c *carriers) round(ctx context.Context, v *fsm.View) time.Time {
 	c.mu.Lock()
 	ids := c.agenda.take(now)
 	c.mu.Unlock()
+	v = c.s.store.View() // what made an id due is in it
 	c.endDeleted(v)
 	for _, l := range []*line{c.copying, c.moving} {
 		for id := l.pop(); id != ""; id = l.pop() {

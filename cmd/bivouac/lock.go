@@ -45,15 +45,16 @@ func ownedByCaller(dir string) error {
 	if int(st.Uid) == os.Geteuid() {
 		return nil
 	}
-	owner := strconv.Itoa(int(st.Uid))
-	if u, err := user.LookupId(strconv.Itoa(int(st.Uid))); err == nil {
-		owner = u.Username
+	id := strconv.Itoa(int(st.Uid))
+	owner, as := "#"+id, "setpriv --reuid "+id+" --clear-groups"
+	if u, err := user.LookupId(id); err == nil {
+		owner, as = u.Username, "runuser -u "+u.Username+" --"
 	}
 	return fmt.Errorf(
 		"nothing was done: %s belongs to the user %s, who could not read what this user writes there; "+
-			"say: runuser -u %s -- bivouac ...",
+			"say: %s bivouac ...",
 		dir,
 		owner,
-		owner,
+		as,
 	)
 }

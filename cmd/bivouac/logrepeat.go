@@ -99,15 +99,19 @@ func (a *repeated) admit(key string, isFault bool, r slog.Record, next slog.Hand
 	return due, false
 }
 
-// faultOf returns what a line has in common with others of the same fault.
+// faultOf returns what a line has in common with others of the same fault. A request's line is none:
+// clients quote its id.
 func faultOf(r slog.Record) (key string, is bool) {
 	if r.Level < slog.LevelWarn {
 		return "", false
 	}
 	key = r.Message
+	request := false
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
-		case "peer":
+		case "request":
+			request = true
+		case "peer", "sandbox":
 			key += "\x00" + a.Value.String()
 		case "error":
 			text := a.Value.String()
@@ -116,5 +120,5 @@ func faultOf(r slog.Record) (key string, is bool) {
 		}
 		return true
 	})
-	return key, is
+	return key, is && !request
 }
