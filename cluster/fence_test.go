@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/clustertest"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // TestNode_StaleRead_ShowsWhatItsNodeAcknowledged: a follower answers a write that its own store does
@@ -79,6 +80,44 @@ func TestNode_StaleRead_OfANodeThatIsCutOff(t *testing.T) {
 		}
 		c.Withhold(-1)
 		c.Eventually("the node catches up", func() bool { return got(c.Store(slow).View(), "ada") == 2 })
+	})
+}
+
+// TestNode_ProposeHere_TheStoreHasIt: such a command returns without an error only when its node's store
+// has it, also beside stale reads that gave up.
+func TestNode_ProposeHere_TheStoreHasIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		slow := c.Follower()
+		node := c.Node(slow)
+		limit := cluster.DefaultConfig().ProposeTimeout
+		propose := func(n int) error {
+			result, err := node.ProposeHere(t.Context(), put("ada", n))
+			if at := c.Store(slow).Index(); err == nil && at < result.Index {
+				t.Errorf("write %d is at index %d, and the store at %d", n, result.Index, at)
+			}
+			return err
+		}
+		if err := propose(1); err != nil {
+			t.Fatal(err)
+		}
+		c.Withhold(slow)
+		begin := time.Now()
+		if err := propose(2); fsm.CodeOf(err) != fsm.CodeOutcomeUnknown || time.Since(begin) < limit {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		if _, err := node.View(t.Context(), cluster.Stale); err != nil {
+			t.Error(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- propose(3) }()
+		time.Sleep(limit / 2)
+		c.Withhold(-1)
+		if err := <-done; err != nil || got(c.Store(slow).View(), "ada") != 3 {
+			t.Errorf("the store shows %d: %v", got(c.Store(slow).View(), "ada"), err)
+		}
 	})
 }
 

@@ -130,6 +130,20 @@ func (n *Node) awaitAcknowledged(ctx context.Context) {
 	n.catchUpTo(ctx, index, f.begun.Add(time.Duration(f.until.Load())))
 }
 
+// ProposeHere is Propose for a caller that reads this node's store itself: without an error, the store
+// has the command. A store that does not get it within ProposeTimeout is CodeOutcomeUnknown. At the
+// leader it costs nothing more.
+func (n *Node) ProposeHere(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
+	result, err := n.Propose(ctx, cmd)
+	if err != nil {
+		return result, err
+	}
+	if _, err := n.viewAt(ctx, result.Index, time.Now().Add(n.cfg.ProposeTimeout)); err != nil {
+		return result, fsm.Errorf(fsm.CodeOutcomeUnknown, "the command is applied, and not seen here: %v", err)
+	}
+	return result, nil
+}
+
 // StateSnapshot returns the whole state at one index, ready to be written to a file. It is at least
 // as recent as View with the same consistency, and fails like View.
 func (n *Node) StateSnapshot(ctx context.Context, c Consistency) (*fsm.Snapshot, error) {

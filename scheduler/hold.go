@@ -10,8 +10,8 @@ import (
 )
 
 // fence proves that this node's store has everything that was acknowledged before the call: it
-// commits a command that changes nothing. Without it a deposed leader could take the work of its
-// successor for a stranger's.
+// commits a command that changes nothing, and Propose returns once the store has it. Without it a
+// deposed leader could take the work of its successor for a stranger's.
 func (s *Scheduler) fence(ctx context.Context) error {
 	var body fsm.Body = &fsm.RemovalReserveBody{Kind: fsm.RemovalJob}
 	if s.store.View().Birth().IsZero() {

@@ -390,8 +390,9 @@ type Store interface {
 	View() *fsm.View
 }
 
-// Cluster proposes changes of the replicated state; cluster.Node implements it.
+// Cluster proposes changes of the replicated state, with cluster.Node.ProposeHere.
 type Cluster interface {
+	// Propose returns without an error only when the Store has the command, so that it is a fence.
 	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
 }
 

@@ -20,8 +20,8 @@ func (s *Scheduler) limit(total int) int {
 }
 
 // reserve asks for permission to remove one thing of a kind, of which there are total, without a
-// user's request. It also is the fence: true means that this node leads and its store is up to
-// date.
+// user's request. It also is the fence: true means that its store has the grant, and
+// everything that was acknowledged before it.
 func (s *Scheduler) reserve(ctx context.Context, log *slog.Logger, kind string, total int) (bool, error) {
 	now, limit := time.Now(), s.limit(total)
 	v := s.store.View()

@@ -132,11 +132,12 @@ func newApp(p parts) (_ *app, err error) {
 	taskConfig := starttask.DefaultConfig()
 	taskConfig.Logger, taskConfig.APIURLs = log, p.apiURLs
 	p.api.APIURLs = p.apiURLs
-	tasks, err := starttask.New(taskConfig, store, node, agents, kept)
+	here := proposesHere{node}
+	tasks, err := starttask.New(taskConfig, store, here, agents, kept)
 	if err != nil {
 		return nil, err
 	}
-	a.sched, err = scheduler.New(p.scheduler, store, node, p.runner, agents, kept, tasks.Run)
+	a.sched, err = scheduler.New(p.scheduler, store, here, p.runner, agents, kept, tasks.Run)
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +165,15 @@ func newApp(p parts) (_ *app, err error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// proposesHere is the scheduler's cluster. The scheduler judges removals by the store behind a fence: a
+// former leader's must not be older than the fence that its successor granted.
+type proposesHere struct{ node *cluster.Node }
+
+// Propose implements scheduler.Cluster.
+func (p proposesHere) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
+	return p.node.ProposeHere(ctx, cmd)
 }
 
 // list lists the parts in the order in which they start. They stop in reverse.
