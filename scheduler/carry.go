@@ -229,7 +229,7 @@ func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places *line, fn 
 		defer c.mu.Unlock()
 		delete(c.busy, sb.ID)
 		delete(c.next, sb.ID)
-		if err == nil || fsm.CodeOf(err) == fsm.CodeNotFound || ctx.Err() != nil {
+		if err == nil || c.gone(sb.ID, err) || ctx.Err() != nil {
 			delete(c.failures, sb.ID)
 			return
 		}
@@ -237,6 +237,13 @@ func (c *carriers) begin(ctx context.Context, sb *fsm.Sandbox, places *line, fn 
 		c.failures[sb.ID] = n + 1
 		c.next[sb.ID] = time.Now().Add(jitter(min(c.s.cfg.BackoffMax<<min(n, 6), 5*time.Minute)))
 	})
+}
+
+// gone reports whether work for a sandbox failed because the state has it no more. What else is not
+// found is a failure: a key in the secret store, an object.
+func (c *carriers) gone(id string, err error) bool {
+	sb := c.s.store.View().SandboxAny(id)
+	return fsm.CodeOf(err) == fsm.CodeNotFound && (sb == nil || sb.Desired == fsm.DesiredDeleted)
 }
 
 // homeOf returns the client that has the sandbox's workspace, "" when it is not known.
@@ -339,7 +346,7 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	begin := time.Now()
 	log, m := c.log.With("sandbox", sb.ID), c.s.metrics.carry
 	defer func() {
-		if err != nil && ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeNotFound {
+		if err != nil && ctx.Err() == nil && !c.gone(sb.ID, err) {
 			m.copies.WithLabelValues("failed").Inc()
 			log.Warn("copying a workspace failed", "error", err)
 		}

@@ -19,7 +19,7 @@ func (c *carriers) move(ctx context.Context, sb *fsm.Sandbox, from, mark string)
 	begin := time.Now()
 	log := c.log.With("sandbox", sb.ID, "address", from, "reason", mark)
 	defer func() {
-		if err != nil && ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeNotFound {
+		if err != nil && ctx.Err() == nil && !c.gone(sb.ID, err) {
 			c.s.metrics.carry.moves.WithLabelValues(mark, "failed").Inc()
 			log.Warn("moving a workspace failed", "error", err)
 			c.l.moveFailed(sb.ID, err)

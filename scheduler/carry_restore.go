@@ -21,7 +21,7 @@ func (c *carriers) restore(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	begin := time.Now()
 	log := c.log.With("sandbox", sb.ID, "address", sb.Move.From)
 	defer func() {
-		if err != nil && ctx.Err() == nil && fsm.CodeOf(err) != fsm.CodeNotFound {
+		if err != nil && ctx.Err() == nil && !c.gone(sb.ID, err) {
 			log.Warn("restoring what a lost client has failed", "error", err)
 			c.l.moveFailed(sb.ID, err)
 		}

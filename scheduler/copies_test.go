@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"maps"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,3 +85,29 @@ func TestCopies_TheirKeysAreKept(t *testing.T) {
 }
 
 const sum = "0000000000000000000000000000000000000000000000000000000000000000"
+
+// What is not found while the sandbox is there is a failure as any other: it is tried again after longer
+// and longer pauses.
+func TestCopies_WhatIsNotFoundIsAFailure(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		w.create("sb")
+		w.reach("sb", fsm.SandboxRunning, time.Minute)
+		var tries atomic.Int64
+		c.setFails(func(step string) error {
+			if step != "export" {
+				return nil
+			}
+			tries.Add(1)
+			return fsm.Errorf(fsm.CodeNotFound, "there is no such version of copies/key")
+		})
+		w.pause("sb")
+		w.reach("sb", fsm.SandboxPaused, time.Minute)
+		w.elapse(10 * time.Minute)
+		if n := tries.Load(); n == 0 || n > 30 {
+			t.Errorf("%d tries in 10 minutes", n)
+		}
+		c.setFails(nil)
+		w.until("a copy", 10*time.Minute, func() bool { return w.cluster.Sandbox("sb").Copy != nil })
+	})
+}

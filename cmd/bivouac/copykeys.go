@@ -47,6 +47,10 @@ func (k copyKeys) Recipient(ctx context.Context) (age.Recipient, error) {
 	}
 	if newest > 0 {
 		id, err := k.identity(ctx, newest)
+		if fsm.CodeOf(err) == fsm.CodeNotFound { // an older key is no choice: somebody may have ended its use
+			return nil, fsm.Errorf(fsm.CodeSecretStore, "version %d of %s in the secret store is deleted: undelete it, "+
+				"or write a newer one (bivouac runbook copies)", newest, scheduler.CopyKeys)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"filippo.io/age"
@@ -92,5 +93,31 @@ func testCopyKeys(t *testing.T, store secrets.Store) {
 	if again, err := keys.Recipient(ctx); err != nil || again.(*age.X25519Recipient).String() !=
 		ids[0].(*age.X25519Identity).Recipient().String() {
 		t.Errorf("the newest key does not encrypt: %v", err)
+	}
+}
+
+// deletedNewest are entries whose newest version was deleted and not destroyed.
+type deletedNewest struct{ keyEntries }
+
+func (d deletedNewest) Read(ctx context.Context, ref fsm.SecretRef) (map[string]string, error) {
+	if newest, err := d.Newest(ctx, ref.Path); err != nil || ref.Version == newest {
+		return nil, secretError(secrets.ErrNotFound)
+	}
+	return d.keyEntries.Read(ctx, ref)
+}
+
+// A deleted newest version is a fault of the secret store that names it, and no sandbox that is gone.
+func TestCopyKeys_NewestIsDeleted(t *testing.T) {
+	t.Parallel()
+	n := newOneNode(t, "c1", openTestSecrets(t))
+	n.apply(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	keys := newCopyKeys(n.secretStore)
+	if _, err := keys.Recipient(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	keys.secrets = deletedNewest{n.secretStore}
+	if _, err := keys.Recipient(t.Context()); fsm.CodeOf(err) != fsm.CodeSecretStore ||
+		!strings.Contains(err.Error(), "version 1 of copies/key") {
+		t.Errorf("with its newest version deleted: %v", err)
 	}
 }
