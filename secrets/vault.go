@@ -54,6 +54,9 @@ type VaultConfig struct {
 	// Replace writes SecretIDFile when the node renews its secret id. Without it the node does not.
 	Replace func(path string, data []byte, mode os.FileMode) error `json:"-"`
 
+	// renewAge, for tests, is the age at which a secret id is renewed; 0 is two thirds of its life.
+	renewAge time.Duration
+
 	// Logger logs logins; nil is silent. Registerer takes the metrics; nil registers none.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer

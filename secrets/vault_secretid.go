@@ -26,8 +26,13 @@ type secretID struct {
 	made, expires time.Time
 }
 
-// due is when the node takes the next one: a third of its life before its end.
-func (i *secretID) due() time.Time { return i.expires.Add(-i.expires.Sub(i.made) / 3) }
+// due is when the node takes the next one: at the age, or a third of its life before its end for 0.
+func (i *secretID) due(age time.Duration) time.Time {
+	if age > 0 {
+		return i.made.Add(age)
+	}
+	return i.expires.Add(-i.expires.Sub(i.made) / 3)
+}
 
 // registerSecretID registers what the node knows of its secret id.
 func (v *Vault) registerSecretID(r prometheus.Registerer) *prometheus.CounterVec {
@@ -96,7 +101,7 @@ func (v *Vault) tendSecretID(ctx context.Context, s *session) (next *session, wa
 	if id.expires.IsZero() {
 		return nil, secretIDLook
 	}
-	if wait = time.Until(id.due()); wait > 0 {
+	if wait = time.Until(id.due(v.cfg.renewAge)); wait > 0 {
 		return nil, min(wait, secretIDLook)
 	}
 	next, err = v.renewSecretID(ctx, s, id)
@@ -145,9 +150,16 @@ func (v *Vault) renewSecretID(ctx context.Context, s *session, former *secretID)
 	}
 	if err != nil {
 		v.end(next)
+		// A file that names the next one keeps it: writing may fail after the file is in its place.
+		if named, unread := readID(v.cfg.SecretIDFile); unread != nil || named == text {
+			return nil, err
+		}
 		return nil, errors.Join(err, v.destroySecretID(ctx, s, former.role, accessor))
 	}
 	next.accessor = accessor
+	if former.accessor == "" { // it has ended
+		return next, nil
+	}
 	if err := v.destroySecretID(ctx, next, former.role, former.accessor); err != nil {
 		v.log.Error("the former secret id is not destroyed: it ends by itself", "former_accessor",
 			former.accessor, "error", err)

@@ -99,9 +99,9 @@ func TestVault_SecretID_RenewsItself(t *testing.T) {
 	server, log, registry := sharedVault(t), &logBuffer{}, prometheus.NewRegistry()
 	cfg := config(t, server, local.AppRoleOptions{})
 	cfg.Logger, cfg.Registerer = log.logger(), registry
-	cfg.Replace = os.WriteFile
+	cfg.Replace, cfg.renewAge = os.WriteFile, time.Second
 	first := endingSecretID(t, server, cfg, true,
-		map[string]any{"secret_id_ttl": "9s", "secret_id_bound_cidrs": []string{"127.0.0.0/8"}})
+		map[string]any{"secret_id_ttl": "1h", "secret_id_bound_cidrs": []string{"127.0.0.0/8"}})
 	s := run(t, cfg)
 	eventually(t, "two renewals", func() error {
 		if n := testutil.ToFloat64(s.renewals.WithLabelValues("ok")); n < 2 {
@@ -128,6 +128,77 @@ func TestVault_SecretID_RenewsItself(t *testing.T) {
 	if text := log.String(); strings.Contains(text, first) || strings.Contains(text, "level=ERROR") ||
 		!strings.Contains(text, "secret id renewed") {
 		t.Errorf("log:\n%s", text)
+	}
+}
+
+// boundSecretID runs a store whose node may renew its secret id, which is not due.
+func boundSecretID(t *testing.T, change func(*VaultConfig)) (*local.Vault, *Vault, *session) {
+	t.Helper()
+	server := sharedVault(t)
+	cfg := config(t, server, local.AppRoleOptions{})
+	change(&cfg)
+	endingSecretID(t, server, cfg, true,
+		map[string]any{"secret_id_ttl": "48h", "secret_id_bound_cidrs": []string{"127.0.0.0/8"}})
+	v := run(t, cfg)
+	s, err := v.session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server, v, s
+}
+
+// A node whose secret id has ended takes the next one by its token. There is nothing left to destroy.
+func TestVault_SecretID_EndedIsRenewed(t *testing.T) {
+	t.Parallel()
+	log := &logBuffer{}
+	server, v, s := boundSecretID(t, func(c *VaultConfig) { c.Logger, c.Replace = log.logger(), os.WriteFile })
+	if err := server.Do(t.Context(), http.MethodPost, "auth/approle/role/"+role(v.cfg)+"/secret-id/destroy",
+		map[string]string{"secret_id": s.secretID}, nil); err != nil {
+		t.Fatal(err)
+	}
+	next, _ := v.tendSecretID(t.Context(), s)
+	if next == nil || strings.Contains(log.String(), "level=ERROR") {
+		t.Fatalf("renewed: %t, log:\n%s", next != nil, log.String())
+	}
+	v.end(next)
+}
+
+// Writing the file may fail after the file is in its place: what it names must log in.
+func TestVault_SecretID_WhatTheFileNamesIsNotDestroyed(t *testing.T) {
+	t.Parallel()
+	unsynced := errors.New("the folder is not synced")
+	for _, writes := range []bool{true, false} {
+		server, v, s := boundSecretID(t, func(c *VaultConfig) {
+			c.Replace = func(path string, data []byte, mode os.FileMode) error {
+				if !writes {
+					return unsynced
+				}
+				return errors.Join(os.WriteFile(path, data, mode), unsynced)
+			}
+		})
+		id, err := v.lookUpSecretID(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := v.renewSecretID(t.Context(), s, id); !errors.Is(err, unsynced) {
+			t.Errorf("renewing says %v", err)
+		}
+		again, err := v.logIn(t.Context())
+		if err != nil {
+			t.Fatalf("the file's (written: %t) can't log in: %v", writes, err)
+		}
+		v.end(again)
+		var listed struct{ Data struct{ Keys []string } }
+		if err := server.Do(t.Context(), "LIST", "auth/approle/role/"+role(v.cfg)+"/secret-id", nil, &listed); err != nil {
+			t.Fatal(err)
+		}
+		want := 2 // the one of config, and the present
+		if writes {
+			want++ // and the next
+		}
+		if len(listed.Data.Keys) != want {
+			t.Errorf("%d secret ids are left (written: %t), want %d", len(listed.Data.Keys), writes, want)
+		}
 	}
 }
 

@@ -84,3 +84,11 @@ type noEntries struct{ bareSecrets }
 func (noEntries) Newest(context.Context, string) (int, error) {
 	return 0, fsm.Errorf(fsm.CodeSecretStore, "sealed")
 }
+
+// A command reads by the node's secret id and leaves its renewal to the node.
+func TestConfig_Vault_ACommandRenewsNoSecretID(t *testing.T) {
+	t.Parallel()
+	if (Config{}).vaultConfig(nil, nil).Replace != nil {
+		t.Error("a command may write the node's secret id")
+	}
+}

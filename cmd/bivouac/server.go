@@ -143,6 +143,7 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	registry.MustRegister(newDiskCollector(c.DataDir, c.Backup.Dir))
 	store := fsm.NewStore()
 	toVault := c.vaultConfig(log, registry)
+	toVault.Replace = durable.Replace
 	toVault.InUse = func(path string) int { return store.View().OldestSecret(path) }
 	vault, err := secrets.NewVault(toVault)
 	if err != nil {
@@ -216,13 +217,15 @@ func (c *PeerConfig) vaultSigner(vault *secrets.Vault) peernet.Signer {
 	}
 }
 
+// vaultConfig is Vault without Replace: a command that runs beside the node leaves the renewal of the
+// secret id to it. One that is root's would take the file from the node.
 func (c Config) vaultConfig(log *slog.Logger, registry *prometheus.Registry) secrets.VaultConfig {
 	v := c.Vault
 	return secrets.VaultConfig{
 		Address: v.Address, CAFile: v.CAFile, Namespace: v.Namespace, AuthMount: v.AuthMount,
 		RoleID: v.RoleID, RoleIDFile: v.RoleIDFile, SecretIDFile: v.SecretIDFile,
 		Mount: v.Mount, Prefix: v.Prefix, NomadNamespace: c.Nomad.Namespace, Grace: v.UnreferencedGrace,
-		Replace: durable.Replace, Retention: v.SecretRetention, Logger: log, Registerer: registry,
+		Retention: v.SecretRetention, Logger: log, Registerer: registry,
 	}
 }
 
