@@ -70,10 +70,10 @@ func (c *carriers) run(ctx context.Context) error {
 		return nil
 	}
 	c.work.Go(func() { c.endLost(ctx) })
-	c.endLeft(ctx)
+	done := c.endLeft(ctx)
 	c.work.Go(func() {
-		for sleep(ctx, c.s.cfg.CollectInterval) {
-			c.endLeft(ctx)
+		for sleep(ctx, c.pauseAfterLeft(done)) {
+			done = c.endLeft(ctx)
 		}
 	})
 	if c.s.cfg.Copies != nil {

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +12,9 @@ import (
 
 // EndLeft implements scheduler.Carrier.
 func (c *carrying) EndLeft(_ context.Context, _ string, ours func(birth string) bool) (int, error) {
+	if err := c.at("end", ""); err != nil {
+		return 0, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := len(c.left)
@@ -53,6 +57,31 @@ func TestCarriers_EndWhatALeaderLeft(t *testing.T) {
 		w.elapse(time.Hour)
 		if c.stillLeft() != 1 {
 			t.Error("a leader ended a job in a hold")
+		}
+	})
+}
+
+// A leader that could not end what is left, as the backend failed or in a hold, tries again soon.
+func TestCarriers_EndWhatALeaderLeft_TriesAgain(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		w.cluster.NextTerm() // births need a history
+		w.create("sb")
+		birth := w.reach("sb", fsm.SandboxRunning, time.Minute).Birth.String()
+		w.step()
+		c.leave(birth)
+		c.setFails(func(step string) error {
+			if step == "end" {
+				return errors.New("the backend is away")
+			}
+			return nil
+		})
+		w.lead()
+		w.elapse(2 * w.cfg.ListInterval)
+		c.setFails(nil)
+		w.elapse(2 * w.cfg.ListInterval)
+		if c.stillLeft() != 0 {
+			t.Error("it is left, long after the backend was back")
 		}
 	})
 }

@@ -68,12 +68,13 @@ func (c *carriers) sweepOnce(ctx context.Context) error {
 }
 
 // endLeft ends the jobs that a former leader left beside workspaces. A job that fills a new workspace keeps
-// the next try of that move from removing the workspace, so the first rounds wait for it.
-func (c *carriers) endLeft(ctx context.Context) {
+// the next try of that move from removing the workspace, so the first rounds wait for it. It reports
+// whether all have ended.
+func (c *carriers) endLeft(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.CallTimeout)
 	defer cancel()
 	if !c.maySweep() || c.s.fence(ctx) != nil || !c.maySweep() {
-		return
+		return false
 	}
 	v := c.s.store.View()
 	ended, err := c.carrier.EndLeft(ctx, c.clusterID, func(birth string) bool {
@@ -86,6 +87,15 @@ func (c *carriers) endLeft(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		c.log.Warn("ending what a former leader left beside workspaces failed", "error", err)
 	}
+	return err == nil
+}
+
+// pauseAfterLeft is the pause between two calls of endLeft: what is left keeps moves from their next try.
+func (c *carriers) pauseAfterLeft(done bool) time.Duration {
+	if done {
+		return c.s.cfg.CollectInterval
+	}
+	return min(c.s.cfg.ListInterval, c.s.cfg.CollectInterval)
 }
 
 // maySweep reports whether the state is this history's, and nothing holds it.
