@@ -63,6 +63,7 @@ func newCarriers(s *Scheduler, l *loop, clusterID string, carrier Carrier) *carr
 
 // run copies and moves until ctx ends.
 func (c *carriers) run(ctx context.Context) error {
+	defer c.damage.stop()
 	defer c.work.Wait()
 	select {
 	case <-c.l.listed:

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,24 +21,35 @@ const checkEvery = 24 * time.Hour
 type damage struct {
 	gauge prometheus.Gauge
 	mu    sync.Mutex
-	// copies has the ids of copies by sandbox.
-	copies map[string]string
+	// copies has the damaged ones by sandbox.
+	copies map[string]damagedCopy
+}
+
+// damagedCopy is a copy's id. A check, which reads no content, can't take back what a restore has found.
+type damagedCopy struct {
+	id   string
+	read bool
 }
 
 func newDamage(gauge prometheus.Gauge) *damage {
 	gauge.Set(0)
-	return &damage{gauge: gauge, copies: map[string]string{}}
+	return &damage{gauge: gauge, copies: map[string]damagedCopy{}}
 }
 
-// note keeps what reading or checking a copy ended with. It reports whether the copy is damaged.
-func (d *damage) note(sandbox string, c fsm.Copy, err error) bool {
+// note keeps what checking a copy, or reading it all, ended with. It reports whether the copy is damaged.
+func (d *damage) note(sandbox string, c fsm.Copy, read bool, err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false // the term ended: it says nothing of the copy
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	was, known := d.copies[sandbox]
+	worse := known && was.read && was.id == c.ID
 	damaged := errors.Is(err, archive.ErrDamaged)
 	switch {
 	case damaged:
-		d.copies[sandbox] = c.ID
-	case err == nil:
+		d.copies[sandbox] = damagedCopy{id: c.ID, read: read || worse}
+	case err == nil && (read || !worse):
 		delete(d.copies, sandbox)
 	}
 	d.gauge.Set(float64(len(d.copies)))
@@ -44,13 +57,23 @@ func (d *damage) note(sandbox string, c fsm.Copy, err error) bool {
 }
 
 // end forgets a sandbox: it has another copy, or is deleted.
-func (d *damage) end(sandbox string) { d.note(sandbox, fsm.Copy{}, nil) }
+func (d *damage) end(sandbox string) { d.note(sandbox, fsm.Copy{}, true, nil) }
+
+// sandboxes lists those whose copy is damaged.
+func (d *damage) sandboxes() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.copies))
+}
+
+// stop shows no damage: the next leader counts it anew.
+func (d *damage) stop() { d.gauge.Set(0) }
 
 // has reports whether the newest copy of the sandbox is damaged.
 func (d *damage) has(sb *fsm.Sandbox) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return sb.Copy != nil && d.copies[sb.ID] == sb.Copy.ID
+	return sb.Copy != nil && d.copies[sb.ID].id == sb.Copy.ID
 }
 
 // checkAll looks at every copy once in checkEvery, until ctx ends: objects may go without anybody
@@ -69,9 +92,9 @@ func (c *carriers) checkAll(ctx context.Context) {
 
 func (c *carriers) checkOnce(ctx context.Context, checked map[string]time.Time) error {
 	v := c.s.store.View()
-	for id := range checked {
+	maps.DeleteFunc(checked, func(id string, _ time.Time) bool { return v.SandboxAny(id) == nil })
+	for _, id := range c.damage.sandboxes() { // a restore finds damage before the first look
 		if v.SandboxAny(id) == nil {
-			delete(checked, id)
 			c.damage.end(id)
 		}
 	}
@@ -84,7 +107,7 @@ func (c *carriers) checkOnce(ctx context.Context, checked map[string]time.Time) 
 		if now := c.s.store.View().SandboxAny(sb.ID); now == nil || now.Copy == nil || now.Copy.ID != cp.ID {
 			continue // a newer copy may have replaced it
 		}
-		if c.damage.note(sb.ID, cp, err) {
+		if c.damage.note(sb.ID, cp, false, err) {
 			c.log.Warn("the copy of a workspace can't be restored (bivouac runbook copies)", "sandbox", sb.ID, "error", err)
 			c.due(sb.ID)
 		} else if err != nil {

@@ -103,7 +103,7 @@ func (c *carriers) fill(
 		at = sb.Copy.At
 		source = func(ctx context.Context, out io.Writer) error {
 			err := c.s.cfg.Copies.Load(ctx, c.clusterID, sb.ID, *sb.Copy, out)
-			if c.damage.note(sb.ID, *sb.Copy, err) {
+			if c.damage.note(sb.ID, *sb.Copy, true, err) {
 				c.due(sb.ID)
 			}
 			return err

@@ -272,6 +272,9 @@ func (c *carrying) Load(_ context.Context, _, sandbox string, cp fsm.Copy, out i
 	c.mu.Lock()
 	text := c.copies[sandbox+"/"+cp.ID]
 	c.mu.Unlock()
+	if err := c.at("load", sandbox); err != nil {
+		return err
+	}
 	_, err := io.WriteString(out, text)
 	return err
 }

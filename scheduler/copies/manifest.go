@@ -100,9 +100,34 @@ func (w *manifestWriter) abandon() {
 
 // manifest reads the items of a manifest in order.
 type manifest struct {
-	in  io.Closer
+	in  *source
 	dec *json.Decoder
 	n   int64
+}
+
+// source reads an object. It keeps what ended that: who decodes the content can't tell a store that
+// failed from damage.
+type source struct {
+	*blob.Reader
+	key string
+	err error
+}
+
+// Read implements io.Reader.
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
+}
+
+// unlessCut returns damage, or the error that ended the reading.
+func (s *source) unlessCut(err error) error {
+	if s.err != nil {
+		return unavailable("reading "+s.key, s.err)
+	}
+	return damaged("the manifest %s: %w", s.key, err)
 }
 
 // checked checks the manifest of a copy against the checksum in the state, before any of it is used.
@@ -129,12 +154,13 @@ func (s *Store) openManifest(ctx context.Context, cluster, sandbox, id string) (
 	if err != nil {
 		return nil, unavailable("reading "+key, err)
 	}
-	plain, err := s.openedManifest(ctx, r)
-	if fsm.CodeOf(err) == fsm.CodeSecretStore {
+	in := &source{Reader: r, key: key}
+	plain, err := s.openedManifest(ctx, in)
+	if fsm.CodeOf(err) == fsm.CodeSecretStore || errors.Is(err, context.Canceled) {
 		_ = r.Close()
 		return nil, err
 	}
-	m := &manifest{in: r}
+	m := &manifest{in: in}
 	var gz *gzip.Reader
 	if err == nil {
 		gz, err = gzip.NewReader(plain)
@@ -149,7 +175,7 @@ func (s *Store) openManifest(ctx context.Context, cluster, sandbox, id string) (
 	}
 	if err != nil {
 		_ = r.Close()
-		return nil, fmt.Errorf("%w: the manifest %s: %w", archive.ErrDamaged, key, err)
+		return nil, in.unlessCut(err)
 	}
 	return m, nil
 }
@@ -158,7 +184,7 @@ func (s *Store) openManifest(ctx context.Context, cluster, sandbox, id string) (
 func (m *manifest) next() (item, error) {
 	var i item
 	if err := m.dec.Decode(&i); err != nil {
-		return i, fmt.Errorf("%w: a manifest: %w", archive.ErrDamaged, err)
+		return i, m.in.unlessCut(err)
 	}
 	if i.Entry == nil || len(i.Path) == 0 {
 		if i.End != m.n {
