@@ -281,7 +281,7 @@ func (s *canarySearch) nodesFiles(t *testing.T) {
 	for _, n := range s.nodes {
 		logs := 0
 		files, leaks := s.files(t, n.dir, func(path string) bool {
-			if strings.HasSuffix(path, ".db") && hasPlain(path) {
+			if strings.HasSuffix(path, ".wal") && hasPlain(path) {
 				logs++
 			}
 			return true
