@@ -101,7 +101,7 @@ tests: tools agents grafana-schema build ## all tests but the drills with the ra
 	$(GO) test -count=1 -run '^TestBudget$$|^TestState_HeapIsWhatIsCounted$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
 
 .PHONY: tests-early
-tests-early: tools agents grafana-schema build ## those of make tests that need little CPU at a time
+tests-early: tools agents build ## those of make tests that need little CPU at a time
 	@$(GO) run ./ops/progress $(RACED_TESTS) -p=2 $$($(GO) list $(EARLY))
 
 .PHONY: module-tests
@@ -147,10 +147,15 @@ fuzz: ## run every fuzz target for FUZZTIME each (1m), with a verdict for each
 
 VERSITYGW := v1.8.0
 
+GATEWAY := $(CACHE)/versitygw-$(VERSITYGW)/versitygw
+
 .PHONY: s3
-s3: ## the store of copies on an S3 server (versitygw, built into the cache) with faults
-	GOFLAGS= GOBIN=$(CACHE)/versitygw-$(VERSITYGW) $(GO) install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
-	BIVOUAC_S3_GATEWAY=$(CACHE)/versitygw-$(VERSITYGW)/versitygw $(GO) test -race -count=1 -run '^TestS3_' ./scheduler/copies
+s3: $(GATEWAY) ## the store of copies on an S3 server (versitygw, built into the cache) with faults
+	BIVOUAC_S3_GATEWAY=$(GATEWAY) $(GO) test -race -count=1 -run '^TestS3_' ./scheduler/copies
+
+$(GATEWAY):
+	@echo "building versitygw $(VERSITYGW), once"
+	GOFLAGS= GOBIN=$(dir $@) $(GO) install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
 
 .PHONY: drills
 drills: tools build ## the long drills one after the other, each with a verdict (DRILLS='TestLimit|TestStorm' for some)

@@ -24,6 +24,9 @@ import (
 // without backups. For BivouacProtocolVersionWaits a day would have to pass, at sixty times the speed
 // 24 minutes.
 func TestWatch_Signs(t *testing.T) {
+	if !long() {
+		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
+	}
 	backups := fmt.Sprintf("backup {\n  dir = %q\n}\n", filepath.Join(t.TempDir(), "backups"))
 	f := testcluster.Start(t, testcluster.Options{Config: backups})
 	var targets []string
