@@ -313,12 +313,13 @@ func (c *carriers) copyAt(sb *fsm.Sandbox, o Observed, mark string, now time.Tim
 }
 
 // copiedAtRest reports whether the copy of a paused workspace has what was written before the pause.
-// The generation says it: clocks of two leaders may differ. A copy from below fsm.VersionCopies has none.
+// The generation says it: clocks of two leaders may differ. A copy from below fsm.VersionCopies has none,
+// and a pause by the client, which no user asked for, is of the generation that ran and wrote.
 func copiedAtRest(sb *fsm.Sandbox, now time.Time) bool {
 	switch {
 	case sb.Copy == nil:
 		return false
-	case sb.Copy.Generation != 0:
+	case sb.Copy.Generation != 0 && sb.Status.Reason != fsm.ReasonClient:
 		return sb.Copy.Generation == sb.Generation
 	}
 	return !sb.Copy.At.Before(sb.Status.Since) && !sb.Copy.At.After(now)

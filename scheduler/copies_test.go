@@ -63,6 +63,30 @@ func TestCopies_ALeaderWhoseClockWasAhead(t *testing.T) {
 	}
 }
 
+// What its client pauses may have been written to after its last copy, though no generation followed. It
+// is copied once.
+func TestCopies_WhatItsClientPausedIsCopied(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, _ *carrying) {
+		w.create("sb")
+		w.reach("sb", fsm.SandboxRunning, time.Minute)
+		w.until("a copy", 2*w.cfg.CopyInterval, func() bool { return w.cluster.Sandbox("sb").Copy != nil })
+		first := w.cluster.Sandbox("sb").Copy.ID
+		w.elapse(time.Second)
+		w.nomad.Drain("a", scheduler.ClientDraining)
+		w.reach("sb", fsm.SandboxPaused, time.Minute)
+		if reason := w.cluster.Sandbox("sb").Status.Reason; reason != fsm.ReasonClient {
+			t.Fatalf("paused for %q", reason)
+		}
+		w.until("another copy", 10*time.Minute, func() bool { return w.cluster.Sandbox("sb").Copy.ID != first })
+		second := w.cluster.Sandbox("sb").Copy.ID
+		w.elapse(time.Hour)
+		if sb := w.cluster.Sandbox("sb"); sb.Copy.ID != second {
+			t.Errorf("copied as %s, then as %s, though it rests", second, sb.Copy.ID)
+		}
+	})
+}
+
 // The keys of copies are in no row, and stay.
 func TestCopies_TheirKeysAreKept(t *testing.T) {
 	t.Parallel()
