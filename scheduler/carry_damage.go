@@ -3,7 +3,9 @@ package scheduler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -90,7 +92,52 @@ func (c *carriers) checkAll(ctx context.Context) {
 	}
 }
 
+// maxFailedChecks is how many looks in a row may fail before the store is taken to be away.
+const maxFailedChecks = 3
+
 func (c *carriers) checkOnce(ctx context.Context, checked map[string]time.Time) error {
+	var failed error
+	ready, inRow := false, 0
+	for _, id := range c.unchecked(checked) {
+		sb := c.s.store.View().SandboxAny(id)
+		if !checkable(sb) {
+			continue
+		}
+		cp := *sb.Copy
+		err := c.s.cfg.Copies.Check(ctx, c.clusterID, id, cp)
+		if now := c.s.store.View().SandboxAny(id); !checkable(now) || now.Copy.ID != cp.ID {
+			continue // a newer copy may have replaced it
+		}
+		if !ready && errors.Is(err, archive.ErrDamaged) {
+			if err := c.s.cfg.Copies.Ready(ctx, c.clusterID); err != nil {
+				return err
+			}
+			ready = true
+		}
+		if c.damage.note(id, cp, false, err) {
+			// Lines with the same "error" are written once a minute, and each names another sandbox.
+			c.log.Warn("the copy of a workspace can't be restored (bivouac runbook copies)", "sandbox", id, "reason", err)
+			c.due(id)
+		} else if err != nil {
+			failed = fmt.Errorf("sandbox %s: %w", id, err)
+			if inRow++; inRow == maxFailedChecks {
+				return failed
+			}
+			continue
+		}
+		inRow = 0
+		checked[id] = time.Now()
+	}
+	return failed
+}
+
+func checkable(sb *fsm.Sandbox) bool {
+	return sb != nil && sb.Copy != nil && sb.Desired != fsm.DesiredDeleted
+}
+
+// unchecked forgets what is gone, and returns the sandboxes to look at: in any order, so that those of
+// which it always fails don't keep the others from their turn.
+func (c *carriers) unchecked(checked map[string]time.Time) (ids []string) {
 	v := c.s.store.View()
 	maps.DeleteFunc(checked, func(id string, _ time.Time) bool { return v.SandboxAny(id) == nil })
 	for _, id := range c.damage.sandboxes() { // a restore finds damage before the first look
@@ -99,21 +146,10 @@ func (c *carriers) checkOnce(ctx context.Context, checked map[string]time.Time) 
 		}
 	}
 	for sb := range v.AllSandboxes() {
-		if sb.Copy == nil || sb.Desired == fsm.DesiredDeleted || time.Since(checked[sb.ID]) < checkEvery {
-			continue
+		if checkable(sb) && time.Since(checked[sb.ID]) >= checkEvery {
+			ids = append(ids, sb.ID)
 		}
-		cp := *sb.Copy
-		err := c.s.cfg.Copies.Check(ctx, c.clusterID, sb.ID, cp)
-		if now := c.s.store.View().SandboxAny(sb.ID); now == nil || now.Copy == nil || now.Copy.ID != cp.ID {
-			continue // a newer copy may have replaced it
-		}
-		if c.damage.note(sb.ID, cp, false, err) {
-			c.log.Warn("the copy of a workspace can't be restored (bivouac runbook copies)", "sandbox", sb.ID, "error", err)
-			c.due(sb.ID)
-		} else if err != nil {
-			return err
-		}
-		checked[sb.ID] = time.Now()
 	}
-	return nil
+	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	return ids
 }

@@ -51,3 +51,55 @@ func TestDamage_OfARestore(t *testing.T) {
 		}
 	})
 }
+
+// Check implements scheduler.Copies: what is not there is damaged.
+func (c *carrying) Check(_ context.Context, _, sandbox string, cp fsm.Copy) error {
+	c.mu.Lock()
+	_, ok := c.copies[sandbox+"/"+cp.ID]
+	c.mu.Unlock()
+	if err := c.at("check", sandbox); err != nil || ok {
+		return err
+	}
+	return archive.ErrDamaged
+}
+
+// Ready implements scheduler.Copies.
+func (c *carrying) Ready(context.Context, string) error { return c.at("ready", "") }
+
+// A store that is not mounted is no damage, and one copy that can't be looked at is no obstacle to others.
+func TestDamage_OfTheStore(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		for _, id := range []string{"a", "b", "c", "d"} {
+			w.create(id)
+			w.reach(id, fsm.SandboxRunning, time.Minute)
+			w.pause(id)
+			w.until("a copy", time.Minute, func() bool { return w.cluster.Sandbox(id).Copy != nil })
+		}
+		var exports atomic.Int64
+		away, failing := true, ""
+		c.mu.Lock()
+		clear(c.copies)
+		c.failsFor = func(step, sandbox string) error {
+			switch {
+			case step == "export":
+				exports.Add(1)
+				return fsm.Errorf(fsm.CodeScheduler, "the client is away")
+			case step == "ready" && away, step == "check" && sandbox == failing:
+				return fsm.Errorf(fsm.CodeScheduler, "it is away")
+			}
+			return nil
+		}
+		c.mu.Unlock()
+		w.elapse(49 * time.Hour)
+		damaged := func() float64 { return w.gauge("bivouac_workspace_copies_damaged", "") }
+		if n := damaged(); n != 0 || exports.Load() != 0 {
+			t.Errorf("with the store away, %v copies are damaged, and %d workspaces are read", n, exports.Load())
+		}
+		w.step()
+		away, failing = false, "a"
+		w.cluster.NextTerm()
+		w.lead()
+		w.until("the others are counted", 49*time.Hour, func() bool { return damaged() == 3 })
+	})
+}

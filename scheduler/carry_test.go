@@ -15,7 +15,6 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
-	"bivouac.dev/bivouac/scheduler/archive"
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
@@ -277,16 +276,6 @@ func (c *carrying) Load(_ context.Context, _, sandbox string, cp fsm.Copy, out i
 	}
 	_, err := io.WriteString(out, text)
 	return err
-}
-
-// Check implements scheduler.Copies: what is not there is damaged.
-func (c *carrying) Check(_ context.Context, _, sandbox string, cp fsm.Copy) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.copies[sandbox+"/"+cp.ID]; !ok {
-		return archive.ErrDamaged
-	}
-	return nil
 }
 
 func (c *carrying) Collect(context.Context, string, string, fsm.Copy, int) error { return nil }

@@ -164,6 +164,8 @@ type Copies interface {
 	Load(ctx context.Context, cluster, sandbox string, c fsm.Copy, out io.Writer) error
 	// Check looks whether everything that a copy needs is there, without reading the content.
 	Check(ctx context.Context, cluster, sandbox string, c fsm.Copy) error
+	// Ready returns an error for a store that has nothing of the cluster.
+	Ready(ctx context.Context, cluster string) error
 	// Collect deletes what the newest copies, keep of them up to current, don't need.
 	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
 	CopyRemover

@@ -17,7 +17,7 @@ import (
 
 // A connection that ends within a manifest says nothing of the copy: the store is to be asked again.
 func TestManifest_ConnectionEnds(t *testing.T) {
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Parallel()
 	for _, sealed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("encrypted %t", sealed), func(t *testing.T) {
 			b, keys := newBench(t), &keyring{}

@@ -31,6 +31,11 @@ func (s *Store) Save(
 ) (made fsm.Copy, uploaded int64, gone int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if base != nil && s.dir != "" { // a bucket that is gone takes nothing; a mount point does
+		if err := s.Ready(ctx, cluster); err != nil {
+			return made, 0, 0, err
+		}
+	}
 	w := &saver{s: s, ctx: ctx, cluster: cluster, sandbox: sandbox}
 	if s.keys != nil {
 		if w.to, err = s.keys.Recipient(ctx); err != nil {

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
+	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -90,6 +93,25 @@ func unavailable(what string, err error) error {
 		return fmt.Errorf("%w: %s is gone from the store", archive.ErrDamaged, what)
 	}
 	return fsm.Errorf(fsm.CodeScheduler, "the store of the workspaces' copies: %s: %v", what, err)
+}
+
+// Ready returns an error for a store that has nothing of the cluster: a directory that is not mounted,
+// another bucket.
+func (s *Store) Ready(ctx context.Context, cluster string) error {
+	var err error
+	if s.dir != "" {
+		_, err = os.Stat(filepath.Join(s.dir, cluster))
+	} else {
+		_, err = s.bucket.List(&blob.ListOptions{Prefix: cluster + "/"}).Next(ctx)
+	}
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist):
+		return fsm.Errorf(fsm.CodeScheduler, "the store of the workspaces' copies has nothing of cluster %s: is it "+
+			"mounted, and the right one? (bivouac runbook copies)", cluster)
+	}
+	return fsm.Errorf(fsm.CodeScheduler, "the store of the workspaces' copies: listing %s: %v", cluster, err)
 }
 
 // put writes an object of one piece.
