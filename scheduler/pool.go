@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -166,10 +167,7 @@ func (p *pools) yield(v *fsm.View, r *poolRetry, short bool, now time.Time) time
 	}
 	for id := range p.claims {
 		sb := v.SandboxAny(id)
-		switch {
-		case !claimedAt(sb, now):
-			delete(p.claims, id)
-		case now.Sub(sb.DesiredAt) < poolPause || sb.State() == fsm.SandboxStarting:
+		if claimedAt(sb, now) && (now.Sub(sb.DesiredAt) < poolPause || sb.State() == fsm.SandboxStarting) {
 			return now.Add(poolPause)
 		}
 	}
@@ -181,10 +179,11 @@ func claimedAt(sb *fsm.Sandbox, now time.Time) bool {
 	return sb != nil && sb.Claimed && sb.CreatedAt.Equal(sb.DesiredAt) && now.Sub(sb.DesiredAt) < poolYield
 }
 
-// follow notes the claims that the view changed.
+// follow notes the claims that the view changed, and forgets those that nothing waits for any more.
 func (p *pools) follow(v *fsm.View) {
 	c, now := v.ChangesSince(p.last), time.Now()
 	p.last = v
+	maps.DeleteFunc(p.claims, func(id string, _ bool) bool { return !claimedAt(v.SandboxAny(id), now) })
 	for _, id := range c.Sandboxes {
 		if claimedAt(v.SandboxAny(id), now) {
 			p.claims[id] = true
