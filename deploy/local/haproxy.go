@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -114,7 +113,8 @@ func haproxyConfig(text string, port, secure int, o HAProxyOptions) []byte {
 		case strings.HasPrefix(trimmed, "user "), strings.HasPrefix(trimmed, "group "):
 			continue // it runs as whoever starts it
 		case strings.HasPrefix(trimmed, "stats socket "):
-			line = strings.Replace(line, "/run/haproxy/admin.sock", filepath.Join(o.Dir, "admin.sock"), 1)
+			// In its working folder: the path of a socket has at most 97 bytes.
+			line = strings.Replace(line, "/run/haproxy/admin.sock", "unix@admin.sock", 1)
 		case strings.HasPrefix(trimmed, "backend "):
 			node = 0
 		case strings.HasPrefix(trimmed, "server "):

@@ -93,13 +93,17 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 	})
 }
 
-// TestHAProxy_ShippedFileIsObserved: as shipped it logs a request and has a socket for operators.
+// TestHAProxy_ShippedFileIsObserved: as shipped it logs a request and has a socket for operators, also
+// in a folder whose path is too long for a socket.
 func TestHAProxy_ShippedFileIsObserved(t *testing.T) {
 	t.Parallel()
 	if local.HAProxyInstalled() == "" {
 		mandatory(t, "haproxy", "haproxy is not installed")
 	}
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: dir, Nodes: []string{"127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +121,15 @@ func TestHAProxy_ShippedFileIsObserved(t *testing.T) {
 		}
 		return err
 	})
-	conn, err := net.Dial("unix", filepath.Join(dir, "admin.sock"))
+	short, err := os.MkdirTemp("", "ha")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(short)
+	if err := os.Symlink(dir, filepath.Join(short, "d")); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", filepath.Join(short, "d", "admin.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
