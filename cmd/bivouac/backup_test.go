@@ -75,28 +75,35 @@ func TestServer_SaysThatBackupsFail(t *testing.T) {
 		more: "backup {\n  dir = \"backups\"\n  interval = \"10s\"\n}\n"})
 	s.up(t, 0, 1, 2)
 	flags := []string{"--address", s.nodes[0].base, "--api-key-file", s.keyFile}
+	dirs := map[string]string{}
+	for _, n := range s.nodes {
+		dirs[n.name] = filepath.Join(s.dir, n.name, "backups")
+	}
+	// Another node may lead meanwhile. NODE and DIR are those of the one that leads at the time.
 	says := func(want string, command ...string) {
 		t.Helper()
 		eventually(t, fmt.Sprint(command, " says ", want), func() error {
-			if _, out, _ := runCommand(t, nil, append(command, flags...)...); !strings.Contains(out, want) {
+			leader := s.nodes[s.leader(t)].name
+			now := strings.NewReplacer("NODE", leader, "DIR", dirs[leader]).Replace(want)
+			if _, out, _ := runCommand(t, nil, append(command, flags...)...); !strings.Contains(out, now) {
 				return errors.New(out)
 			}
 			return nil
 		})
 	}
-	leader := s.nodes[s.leader(t)]
-	dir := filepath.Join(s.dir, leader.name, "backups")
 	eventually(t, "the first backup", func() error {
-		if files, _ := filepath.Glob(filepath.Join(dir, "*.snap")); len(files) == 0 {
+		if files, _ := filepath.Glob(filepath.Join(s.dir, "*", "backups", "*.snap")); len(files) == 0 {
 			return errors.New("none")
 		}
 		return nil
 	})
-	if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
-		t.Fatal(err)
+	for _, dir := range dirs {
+		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	says(leader.name+": no backup can be written: write "+dir+": not a directory", "status")
-	says("fail  node "+leader.name+" disk: backup: write "+dir+": not a directory", "operator", "doctor")
-	says("the last backup failed, on "+leader.name+" at ", "status")
-	says("warn  cluster.state: the last backup failed, on "+leader.name+" at ", "operator", "doctor")
+	says("NODE: no backup can be written: write DIR: not a directory", "status")
+	says("fail  node NODE disk: backup: write DIR: not a directory", "operator", "doctor")
+	says("the last backup failed, on NODE at ", "status")
+	says("warn  cluster.state: the last backup failed, on NODE at ", "operator", "doctor")
 }
