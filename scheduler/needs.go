@@ -162,13 +162,18 @@ type Copies interface {
 		err error)
 	// Load writes a copy to out.
 	Load(ctx context.Context, cluster, sandbox string, c fsm.Copy, out io.Writer) error
-	// Check looks whether everything that a copy needs is there, without reading the content.
+	// Collect deletes what the newest copies, keep of them up to current, don't need.
+	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
+	CopyChecker
+	CopyRemover
+}
+
+// CopyChecker looks at copies without reading their content.
+type CopyChecker interface {
+	// Check looks whether everything that a copy needs is there.
 	Check(ctx context.Context, cluster, sandbox string, c fsm.Copy) error
 	// Ready returns an error for a store that has nothing of the cluster.
 	Ready(ctx context.Context, cluster string) error
-	// Collect deletes what the newest copies, keep of them up to current, don't need.
-	Collect(ctx context.Context, cluster, sandbox string, current fsm.Copy, keep int) error
-	CopyRemover
 }
 
 // CopyRemover deletes the copies of sandboxes that are gone.

@@ -39,8 +39,8 @@ func (c *WorkspacesConfig) decode(b *hcl.Block) hcl.Diagnostics {
 // isCopyStore checks the URL of a store of copies.
 func isCopyStore(s string) error {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "file" && u.Scheme != "s3" || u.Scheme == "file" && (u.Host != "" || u.Path == "") ||
-		u.Scheme == "s3" && u.Host == "" {
+	if err != nil || u.Scheme != "file" && u.Scheme != "s3" || u.Scheme == "s3" && u.Host == "" ||
+		u.Scheme == "file" && (u.Host != "" || u.Path == "" || u.RawQuery != "") {
 		return fmt.Errorf("must be file:///DIRECTORY or s3://BUCKET?region=REGION, got %q", s)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/copies"
 )
 
 // A store that is not mounted gets no copy of what has one, until somebody says that it begins anew.
@@ -28,4 +29,36 @@ func TestSave_StoreIsNotMounted(t *testing.T) {
 	if _, up := b.save(&c); up != 4 {
 		t.Errorf("a store that begins anew: %d bytes uploaded", up)
 	}
+}
+
+// What a query would do to a directory, the sync of a copy does not know.
+func TestOpen_DirectoryWithAQuery(t *testing.T) {
+	t.Parallel()
+	s, err := copies.Open(t.Context(), "file://"+t.TempDir()+"?prefix=x/", nil)
+	if err == nil {
+		_ = s.Close()
+		t.Error("it opens")
+	}
+}
+
+// A bucket without anything of the cluster, and one that is gone, are not ready.
+func TestS3_NotReady(t *testing.T) {
+	if !withGateway(t) {
+		return
+	}
+	g := newGateway(t)
+	g.write("f", []byte("text"))
+	ready := func(want fsm.Code) {
+		t.Helper()
+		if err := g.s.Ready(t.Context(), "cl"); (err != nil) != (want != "") || err != nil && fsm.CodeOf(err) != want {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	ready(fsm.CodeScheduler)
+	_, _ = g.save(nil)
+	ready("")
+	if err := os.RemoveAll(g.store); err != nil {
+		t.Fatal(err)
+	}
+	ready(fsm.CodeScheduler)
 }

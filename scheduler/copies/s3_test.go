@@ -69,13 +69,22 @@ func newGateway(t *testing.T) *gateway {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() })
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	t.Cleanup(func() { cancel(); <-ended })
+	limit := time.After(time.Minute)
 	for {
 		if c, err := net.Dial("tcp", address); err == nil {
 			_ = c.Close()
 			break
 		}
-		<-time.After(20 * time.Millisecond)
+		select {
+		case <-ended:
+			t.Fatalf("%s ended: %v", program, cmd.ProcessState)
+		case <-limit:
+			t.Fatalf("%s does not listen at %s", program, address)
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 	to := &url.URL{Scheme: "http", Host: address}
 	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {

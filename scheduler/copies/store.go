@@ -31,7 +31,7 @@ type Store struct {
 	keys Keys
 }
 
-// Open opens the store at a URL: file:///directory, or s3://bucket?region=…&prefix=…/ with the
+// Open opens the store at a URL: file:///directory without more, or s3://bucket?region=…&prefix=…/ with the
 // credentials of the environment or the machine. keys may be nil: then nothing is encrypted. It makes
 // no calls. The caller closes it.
 func Open(ctx context.Context, address string, keys Keys) (*Store, error) {
@@ -41,6 +41,9 @@ func Open(ctx context.Context, address string, keys Keys) (*Store, error) {
 	}
 	s := &Store{keys: keys}
 	if u.Scheme == "file" {
+		if u.RawQuery != "" { // a prefix would put the copies elsewhere than where they are synced
+			return nil, fmt.Errorf("the store of the workspaces' copies is a directory: name it without ?%s", u.RawQuery)
+		}
 		s.dir = u.Path
 		q := u.Query()
 		// Attribute files beside every object would double their number, and a rename must not

@@ -24,28 +24,33 @@ directory's content of standard input. It prints a dot now and then while it wri
 // without a byte, and a disk may take longer to write what it has.
 const saysEvery = 15 * time.Second
 
-// atWork passes input on, and knows whether somebody waits for it.
+// maxSays is how often it says so without taking input: after half an hour the disk hangs, and the
+// leader has others to copy.
+const maxSays = 120
+
+// atWork passes input on, and knows whether somebody waits for it. says counts the dots since it came.
 type atWork struct {
 	in      io.Reader
 	waiting atomic.Bool
+	says    atomic.Int64
 }
 
 // Read implements io.Reader.
 func (a *atWork) Read(p []byte) (int, error) {
 	a.waiting.Store(true)
-	defer a.waiting.Store(false)
+	defer func() { a.says.Store(0); a.waiting.Store(false) }()
 	return a.in.Read(p)
 }
 
 // tell prints a dot at each tick until ctx ends, unless the input is waited for: then the silence is
-// that of who sends it.
+// that of who sends it. A disk that hangs ends the dots.
 func (a *atWork) tell(ctx context.Context, ticks <-chan time.Time, out io.Writer) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticks:
-			if !a.waiting.Load() {
+			if !a.waiting.Load() && a.says.Add(1) <= maxSays {
 				_, _ = io.WriteString(out, ".") // a leader that is gone ends the import by itself
 			}
 		}
