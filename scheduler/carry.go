@@ -85,7 +85,7 @@ func (c *carriers) run(ctx context.Context) error {
 		v := c.s.store.View()
 		at := time.Now().Add(carryRound)
 		if v.Active(fsm.VersionClients) && v.Hold() == nil {
-			at = c.round(ctx, v)
+			at = c.round(ctx)
 		}
 		if !sleep(ctx, carryPause) || !awaitChange(ctx, v, at, c.news) {
 			return nil
@@ -112,12 +112,12 @@ func (c *carriers) later(id string, at time.Time) {
 
 // round begins what is due and has room. It returns when something is due next without a change; zero
 // for never.
-func (c *carriers) round(ctx context.Context, v *fsm.View) time.Time {
+func (c *carriers) round(ctx context.Context) time.Time {
 	now := time.Now()
 	c.mu.Lock()
 	ids := c.agenda.take(now)
 	c.mu.Unlock()
-	v = c.s.store.View() // what made an id due is in it
+	v := c.s.store.View() // what made an id due is in it
 	c.endDeleted(v)
 	for _, l := range []*line{c.copying, c.moving} {
 		for id := l.pop(); id != ""; id = l.pop() {
