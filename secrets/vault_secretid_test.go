@@ -214,8 +214,8 @@ func TestVault_SecretID_UnboundIsNotRenewed(t *testing.T) {
 		"no policy": {false, "secret id expires soon: write another into its file"},
 	} {
 		cfg := config(t, server, local.AppRoleOptions{})
-		cfg.Logger, cfg.Replace = log.logger(), os.WriteFile
-		first := endingSecretID(t, server, cfg, test.renews, map[string]any{"secret_id_ttl": "6s"})
+		cfg.Logger, cfg.Replace, cfg.renewAge = log.logger(), os.WriteFile, time.Second
+		first := endingSecretID(t, server, cfg, test.renews, map[string]any{"secret_id_ttl": "1h"})
 		run(t, cfg)
 		eventually(t, name, func() error {
 			if !strings.Contains(log.String(), test.says) {
