@@ -363,6 +363,9 @@ func (c *carriers) copyOf(ctx context.Context, sb *fsm.Sandbox) (err error) {
 	if w.ID == "" {
 		return errors.New("the workspace is gone from its client")
 	}
+	if err := c.mayBegin(ctx, sb); err != nil {
+		return err
+	}
 	made, uploaded, gone, err := c.s.cfg.Copies.Save(ctx, c.clusterID, sb.ID, sb.Copy,
 		func(ctx context.Context, known io.Reader, out io.Writer) error {
 			return c.carrier.Export(ctx, job, w, known, out)

@@ -131,6 +131,24 @@ func (c *carriers) checkOnce(ctx context.Context, checked map[string]time.Time) 
 	return failed
 }
 
+// mayBegin returns an error for the first copy of a sandbox into a store that has none of the copies in
+// the state. It would make an unmounted directory look like the store.
+func (c *carriers) mayBegin(ctx context.Context, sb *fsm.Sandbox) error {
+	if sb.Copy != nil {
+		return nil // what it builds on is looked for
+	}
+	err := c.s.cfg.Copies.Ready(ctx, c.clusterID)
+	if err == nil {
+		return nil
+	}
+	for other := range c.s.store.View().AllSandboxes() {
+		if checkable(other) {
+			return err
+		}
+	}
+	return nil // it is the first of all
+}
+
 func checkable(sb *fsm.Sandbox) bool {
 	return sb != nil && sb.Copy != nil && sb.Desired != fsm.DesiredDeleted
 }

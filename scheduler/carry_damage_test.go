@@ -103,3 +103,34 @@ func TestDamage_OfTheStore(t *testing.T) {
 		w.until("the others are counted", 49*time.Hour, func() bool { return damaged() == 3 })
 	})
 }
+
+// A sandbox's first copy does not begin a store while the state names copies that it has not.
+func TestDamage_AFirstCopyIntoAnotherStore(t *testing.T) {
+	t.Parallel()
+	inCarryingWorld(t, func(w *world, c *carrying) {
+		copied := func(id string) func() bool {
+			return func() bool { return w.cluster.Sandbox(id).Copy != nil }
+		}
+		away := func(step string) error {
+			if step == "ready" {
+				return fsm.Errorf(fsm.CodeScheduler, "is it mounted")
+			}
+			return nil
+		}
+		c.setFails(away)
+		for _, id := range []string{"first", "second"} {
+			w.create(id)
+			w.reach(id, fsm.SandboxRunning, time.Minute)
+			w.pause(id)
+			if id == "first" {
+				w.until("the first of all", time.Minute, copied(id))
+			}
+		}
+		w.elapse(10 * time.Minute)
+		if copied("second")() {
+			t.Error("a copy was made into a store that is not mounted")
+		}
+		c.setFails(nil)
+		w.until("a copy", 10*time.Minute, copied("second"))
+	})
+}

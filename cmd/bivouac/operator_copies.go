@@ -113,6 +113,11 @@ func (p *program) listCopies(cmd *cobra.Command, c *client.Client, names []strin
 // verifyCopies reads the copies. A store or a Vault that can't be read ends it: that says nothing of a
 // copy.
 func (p *program) verifyCopies(ctx context.Context, store *copystore.Store, list []wire.Copy, asJSON bool) error {
+	if len(list) > 0 {
+		if err := store.Ready(ctx, list[0].Cluster); err != nil {
+			return err
+		}
+	}
 	found := make([]verified, len(list))
 	rows := make([][]string, len(list))
 	damaged := 0

@@ -75,6 +75,12 @@ func TestVerifyCopies(t *testing.T) {
 		!strings.HasPrefix(err.Error(), "0 of 2 copies are read: ") {
 		t.Errorf("with a sealed secret store: %v", err)
 	}
+	if err := os.RemoveAll(filepath.Join(dir, "cl")); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.verifyCopies(t.Context(), store, list, false); fsm.CodeOf(err) != fsm.CodeScheduler {
+		t.Errorf("with a store that is not mounted: %v", err)
+	}
 }
 
 // noEntries is a secret store that is sealed.
