@@ -27,6 +27,8 @@ type person struct {
 	key, cookie, host string
 	// conversation is in the sandbox, file a path in its workspace.
 	conversation, file string
+	// closePage ends the page's server, nil before the first.
+	closePage func() error
 }
 
 // newPerson issues a key, stores a secret and starts a sandbox.
@@ -69,7 +71,10 @@ func (p *person) open(t *testing.T) {
 			p.host = at.Host
 		}
 	}
-	servePage(t, p.drill, p.address(t, "WORKER_1"))
+	if p.closePage != nil { // Nomad may place the port again
+		_ = p.closePage()
+	}
+	p.closePage = servePage(t, p.drill, p.address(t, "WORKER_1"))
 	testcluster.Eventually(t, "the page opens", func() error {
 		a, err := p.page(p.f.Nodes[0], "/", "X-Session-API-Key", p.key)
 		if err != nil {
@@ -118,8 +123,8 @@ func (p *person) address(t *testing.T, port string) string {
 	return ""
 }
 
-// servePage serves a page and an event stream without an end, until the drill ends.
-func servePage(t, drill *testing.T, address string) {
+// servePage serves a page and an event stream without an end, until it is closed or the drill ends.
+func servePage(t, drill *testing.T, address string) (end func() error) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -145,6 +150,7 @@ func servePage(t, drill *testing.T, address string) {
 		})}
 	go func() { _ = srv.Serve(l) }() // it ends with Close
 	drill.Cleanup(func() { _ = srv.Close() })
+	return srv.Close
 }
 
 // page requests a path of the page's host through a node, with a header.
