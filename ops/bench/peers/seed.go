@@ -30,10 +30,18 @@ type seeder struct {
 }
 
 // seedConfig keeps a seeder's sandboxes, which run nowhere, from timing out before they are
-// paused.
+// paused, and lets one user keep a hundred thousand conversations.
 const seedConfig = `
 sandboxes {
   start_timeout = "1h"
+}
+limits {
+  user {
+    running_sandboxes = 0
+    total_sandboxes   = 0
+    starts_per_minute = 0
+    state_bytes       = 1073741824
+  }
 }
 `
 
