@@ -46,10 +46,10 @@ const slowVoterAfter = 5 * time.Millisecond
 // errNotLeader: this node does not lead, or its term is not open yet.
 var errNotLeader = errors.New("not the leader")
 
-// View returns an immutable view of the store. Local and Stale never fail. Stale waits, for ProposeTimeout at
-// most, until this node's store has what Propose acknowledged here. Linearizable fails within
-// ReadTimeout: CodeNoLeader when no leader confirmed the read, CodeTimeout when this node's store
-// is behind the read index, and CodeShuttingDown.
+// View returns an immutable view of the store. Local and Stale never fail. Stale waits, for
+// ProposeTimeout at most, until this node's store has what Propose acknowledged here. Linearizable
+// fails within ReadTimeout: CodeNoLeader when no leader confirmed the read, CodeTimeout when this
+// node's store is behind the read index, and CodeShuttingDown.
 //
 // A linearizable read is Ongaro's read index (dissertation, section 6.4). The leader notes its
 // commit index, verifies that a majority is in no later term, and returns the index. The reading

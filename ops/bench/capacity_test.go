@@ -40,8 +40,8 @@ const (
 
 // What RESULTS.md has in sections of its own.
 const (
-	// proxied bounds the CPU of the nodes for a proxied request, in µs: two cores at 5,090 a second, those
-	// who asked and answered included ("The sandbox proxy").
+	// proxied bounds the CPU of the nodes for a proxied request, in µs: two cores at 5,090 a second,
+	// those who asked and answered included ("The sandbox proxy").
 	proxied = 390
 	// startsSecond is how many sandboxes a second become RUNNING, of 1,000 ("Against Nomad alone").
 	startsSecond = 48

@@ -22,8 +22,8 @@ type Plan struct {
 	// Share of it.
 	Measure, Duration time.Duration
 	Share             float64
-	// Rate is that of the load, in requests a second; 0 takes Share of the maximum. A rate that is given
-	// measures no maximum.
+	// Rate is that of the load, in requests a second; 0 takes Share of the maximum. A rate that is
+	// given measures no maximum.
 	Rate float64
 	// Workers is the number of concurrent requests.
 	Workers int
