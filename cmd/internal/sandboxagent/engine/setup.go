@@ -77,6 +77,10 @@ type LLM struct {
 	// InputCostPerToken and OutputCostPerToken are US dollars.
 	InputCostPerToken  *float64 `json:"input_cost_per_token,omitempty"`
 	OutputCostPerToken *float64 `json:"output_cost_per_token,omitempty"`
+	// DisableVision says that the model takes no pictures.
+	DisableVision bool `json:"disable_vision,omitempty"`
+	// NativeToolCalling is false for a model that writes its calls as texts; null is found out.
+	NativeToolCalling *bool `json:"native_tool_calling,omitempty"`
 }
 
 // Condenser configures the condensation of long histories.

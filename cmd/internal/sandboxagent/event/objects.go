@@ -136,7 +136,7 @@ func Classify(code string) Classification {
 		return Classification{Kind: "transient", Retryable: true, UserAction: "retry"}
 	case "LLMBadRequestError", "LLMNotConfigured", "ACPSpawnError", "ACPInitError":
 		return Classification{Kind: "config", UserAction: "settings"}
-	case "LLMContextWindowExceedError", "MaxIterationsReached", "UsagePolicyRefusal":
+	case "LLMContextWindowExceedError", "LLMOutputLimitError", "MaxIterationsReached", "UsagePolicyRefusal":
 		return Classification{Kind: "agent_action", Retryable: true, UserAction: "retry"}
 	case "InternalError":
 		return Classification{Kind: "internal", Retryable: true, UserAction: "retry"}

@@ -46,9 +46,19 @@ func (e *Engine) answered(ctx context.Context, box *toolbox, a *answer, events [
 		LLMResponseID: &a.id, ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
 	}
 	if strings.TrimSpace(a.text) == "" {
-		return engine.Continue, e.conv.Append(m, nudge(nudgeEmpty))
+		hint := nudgeEmpty
+		if a.finish == cutOff {
+			hint = nudgeCut
+		}
+		return engine.Continue, e.conv.Append(m, nudge(hint))
 	}
-	return engine.Finished, e.conv.Append(m)
+	if err := e.conv.Append(m); err != nil || a.finish != cutOff {
+		return engine.Finished, err
+	}
+	return engine.Continue, &engine.Failure{
+		Code: codeOutput, Detail: fmt.Sprintf("The limit of output cut the answer and %d continuations of it. "+
+			"Raise the model's limit, or ask for less at once.", mostContinued),
+	}
 }
 
 func optional(text string) *string {
@@ -66,6 +76,10 @@ func (e *Engine) called(ctx context.Context, box *toolbox, a *answer, events []e
 	for i, c := range a.calls {
 		c.ID = freshID(used, c.ID)
 		action, problem := e.action(box, a.id, c)
+		if i == len(a.calls)-1 && a.cutCall() {
+			problem = "The limit of output cut this call before its arguments were complete, and it was not executed. " +
+				"Make it shorter, or do it in several calls."
+		}
 		if i == 0 {
 			action.ReasoningContent = optional(a.reasoning)
 			if strings.TrimSpace(a.text) != "" {

@@ -1,15 +1,17 @@
 package native
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	openai "github.com/sashabaranov/go-openai"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
@@ -18,15 +20,14 @@ import (
 
 const (
 	defaultTimeout = 300 * time.Second
-	defaultRetries = 4
-	// longestRetryAfter bounds how long a call waits because the server says so.
-	longestRetryAfter = time.Minute
+	// longestCall is how many time-outs a call may last, with whatever signs of life.
+	longestCall = 12
+	// afterEnd is the time in which a server says what comes after the reason to finish.
+	afterEnd = 5 * time.Second
 	// largestAnswer bounds an answer's text, thoughts and arguments, in bytes.
 	largestAnswer = 8 << 20
 	// largestResponse bounds a response: the frame of a part is larger than its text.
 	largestResponse = 8 * largestAnswer
-	// longestKeepAlive is how many lines without data may come before the next chunk.
-	longestKeepAlive = 100_000
 )
 
 // prompt is one question to the model.
@@ -50,23 +51,33 @@ type answer struct {
 	cost      *float64 // what the server says that it cost
 }
 
-// client calls one model.
+// client calls one model. A call goes this way: request makes it, dialect.fit fits it to the server,
+// try sends it, parts reads the answer, answer.settle says what is meant by it, and ask repairs it
+// or repeats it where it failed.
 type client struct {
-	llm   engine.LLM
-	model string
-	base  string
-	http  *http.Client
+	llm      engine.LLM
+	model    string
+	base     string
+	http     *http.Client
+	dialects *dialects
+	window   *window
 	// firstDelay is the time before the first retry.
 	firstDelay time.Duration
+	// pause waits between two tries.
+	pause func(ctx context.Context, d time.Duration) error
 }
 
 func newClient(llm engine.LLM, transport http.RoundTripper) *client {
+	model := preset.BareModel(llm.Model)
 	return &client{
 		llm:        llm,
-		model:      preset.BareModel(llm.Model),
+		model:      model,
 		base:       preset.BaseURL(llm.Model, llm.BaseURL),
 		http:       &http.Client{Transport: transport},
+		dialects:   newDialects(llm, model),
+		window:     &window{limit: llm.MaxInputTokens},
 		firstDelay: time.Second,
+		pause:      pause,
 	}
 }
 
@@ -78,78 +89,116 @@ func (c *client) timeout() time.Duration {
 	return defaultTimeout
 }
 
-// ask calls the model. It retries what may pass, as long as nothing of the answer has come. The
-// error is ctx's, a *refusal or an *engine.Failure.
-func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
-	if c.llm.Model == "" {
-		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "No model is set. Choose one in the settings."}
-	}
-	if c.base == "" {
-		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "The model " + c.llm.Model + " needs a base " +
-			"URL. Set one in the settings."}
-	}
-	delays := backoff.NewExponentialBackOff()
-	delays.InitialInterval = c.firstDelay
-	delays.MaxInterval = 16 * c.firstDelay
-	tries := uint(defaultRetries)
-	if n := c.llm.NumRetries; n != nil {
-		tries = uint(max(*n, 0))
-	}
-	a, err := backoff.Retry(ctx, func() (*answer, error) { return c.try(ctx, p) },
-		backoff.WithBackOff(delays), backoff.WithMaxTries(tries+1))
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	var f *callError
-	if errors.As(err, &f) {
-		return nil, f.result(c)
-	}
-	return a, err
-}
-
-// try calls the model once.
-func (c *client) try(ctx context.Context, p prompt) (*answer, error) {
-	call := &exchange{client: c.http}
-	cfg := openai.DefaultConfig(c.llm.APIKey)
-	cfg.BaseURL, cfg.HTTPClient, cfg.EmptyMessagesLimit = c.base, call, longestKeepAlive
+// try sends a request once.
+func (c *client) try(ctx context.Context, r *openai.ChatCompletionRequest, shown *display) (*answer, *callError) {
 	// Another cause than ctx's tells the timeout from an interrupt.
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	idle := time.AfterFunc(c.timeout(), func() { cancel(errTimeout) })
+	late := func() { cancel(errTimeout) }
+	idle, whole := time.AfterFunc(c.timeout(), late), time.AfterFunc(longestCall*c.timeout(), late)
 	defer idle.Stop()
+	defer whole.Stop()
 
-	cl := openai.NewClientWithConfig(cfg)
-	var a *answer
-	var err error
-	if p.onDelta != nil && (c.llm.Stream == nil || *c.llm.Stream) {
-		a, err = stream(within, cl, c.request(p), p.onDelta, func() { idle.Reset(c.timeout()) })
-	} else {
-		a, err = whole(within, cl, c.request(p))
+	resp, err := c.send(within, r)
+	if err != nil {
+		if errors.Is(context.Cause(within), errTimeout) {
+			err = errTimeout
+		}
+		return nil, classify(err, false)
 	}
-	if err == nil {
-		return a, nil
+	defer resp.Body.Close()
+	if resp.StatusCode >= http.StatusBadRequest {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, longestError)) // what came is what it said
+		failed := classify(refusedWith(resp.StatusCode, body), false)
+		if wait, told := retryAfter(resp.Header); told {
+			failed.wait, failed.told = wait, true
+		}
+		return nil, failed
 	}
-	if errors.Is(context.Cause(within), errTimeout) {
-		err = errTimeout
+	a := parts{shown: shown}
+	if !r.Stream {
+		a.shown = nil
 	}
-	failed := classify(err, call.begun)
-	if !failed.retryable {
-		return nil, backoff.Permanent(failed)
+	err = a.read(&lively{Reader: http.MaxBytesReader(nil, resp.Body, largestResponse), alive: func() {
+		if a.finish == "" {
+			idle.Reset(c.timeout())
+		} else {
+			idle.Reset(min(c.timeout(), afterEnd))
+		}
+	}})
+	if ctx.Err() != nil {
+		return nil, classify(ctx.Err(), true)
 	}
-	wait, told := call.retryAfter()
-	switch {
-	case told && wait > longestRetryAfter:
-		failed.wait = wait
-		return nil, backoff.Permanent(failed)
-	case told:
-		return nil, errors.Join(failed, &backoff.RetryAfterError{Duration: wait})
-	}
-	return nil, failed
+	return c.whole(&a, err, errors.Is(context.Cause(within), errTimeout))
 }
 
-// request is the body of the call.
+// whole is the answer that was read, unless it is not whole. What breaks after the reason to finish
+// breaks nothing.
+func (c *client) whole(a *parts, err error, late bool) (*answer, *callError) {
+	var says *serverError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		err = errUnbounded
+	case errors.As(err, &says), errors.Is(err, errUnbounded):
+	case a.finish != "":
+		err = nil
+	case late:
+		err = errTimeout
+	}
+	if err != nil {
+		return nil, classify(err, true)
+	}
+	out, err := a.complete()
+	if err != nil {
+		return nil, classify(err, true)
+	}
+	a.shown.end()
+	return out, nil
+}
+
+// lively is a reader that tells of what it reads.
+type lively struct {
+	io.Reader
+	alive func()
+}
+
+// Read implements io.Reader.
+func (l *lively) Read(b []byte) (int, error) {
+	n, err := l.Reader.Read(b)
+	if n > 0 {
+		l.alive()
+	}
+	return n, err
+}
+
+// send sends a request.
+func (c *client) send(ctx context.Context, r *openai.ChatCompletionRequest) (*http.Response, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	url := strings.TrimRight(c.base, "/") + "/chat/completions"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	if r.Stream {
+		req.Header.Set("Accept", "text/event-stream, application/json")
+	}
+	if c.llm.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+c.llm.APIKey)
+	}
+	return c.http.Do(req)
+}
+
+// request is the body of the call, for a server that takes everything.
 func (c *client) request(p prompt) openai.ChatCompletionRequest {
-	r := openai.ChatCompletionRequest{Model: c.model, Messages: p.messages, Tools: p.tools}
+	r := openai.ChatCompletionRequest{
+		Model: c.model, Messages: p.messages, Tools: p.tools, Stream: p.onDelta != nil,
+	}
 	if p.noCalls && len(p.tools) > 0 {
 		r.ToolChoice = "none"
 	}
@@ -180,28 +229,12 @@ func number(f *float64) float32 {
 	return float32(*f)
 }
 
-// exchange does one HTTP request and remembers its response's header.
-type exchange struct {
-	client *http.Client
-	header http.Header
-	// begun reports that the server has begun a good answer.
-	begun bool
-}
-
-// Do implements openai.HTTPDoer.
-func (e *exchange) Do(r *http.Request) (*http.Response, error) {
-	resp, err := e.client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	e.header, e.begun = resp.Header, resp.StatusCode < http.StatusBadRequest
-	resp.Body = http.MaxBytesReader(nil, resp.Body, largestResponse)
-	return resp, nil
-}
-
 // retryAfter is the time after which the server wants to be asked again, and whether it said so.
-func (e *exchange) retryAfter() (time.Duration, bool) {
-	value := strings.TrimSpace(e.header.Get("Retry-After"))
+func retryAfter(h http.Header) (time.Duration, bool) {
+	if ms, err := strconv.Atoi(strings.TrimSpace(h.Get("Retry-After-Ms"))); err == nil && ms >= 0 && ms < math.MaxInt32 {
+		return time.Duration(ms) * time.Millisecond, true
+	}
+	value := strings.TrimSpace(h.Get("Retry-After"))
 	if value == "" {
 		return 0, false
 	}

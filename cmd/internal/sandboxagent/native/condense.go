@@ -18,7 +18,6 @@ const (
 	condenseTries    = 5
 	// longestForSummary is how much of each message the summarizing model reads, in characters.
 	longestForSummary = 10_000
-	bytesPerToken     = 4 // an estimate
 )
 
 const summarizePrompt = `You keep the memory of a software engineer whose conversation is too long to be kept whole. ` +
@@ -57,7 +56,7 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 	shown := view(events)
 	size := sizeOf(shown)
 	asked, byUser := requested(events)
-	hard := asked || c.overfull(shown)
+	hard := asked || c.window.exceeds(messages(shown, false))
 	if !hard && size <= most {
 		return false, nil
 	}
@@ -79,6 +78,9 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 			return false, nil // there is nothing to condense yet
 		}
 		if len(middle) == 0 || onlySummary(middle) {
+			if !asked {
+				return false, nil // it was an estimate: the server decides
+			}
 			return false, &engine.Failure{Code: codeContext, Detail: "The model's context is too small even for the summary " +
 				"of the conversation. Choose a model with a larger one."}
 		}
@@ -121,21 +123,6 @@ func spoken(shown []event.Event, head int) int {
 		}
 	}
 	return n
-}
-
-// overfull reports whether a view is larger than the model's context, by an estimate.
-func (c *client) overfull(shown []event.Event) bool {
-	if c.llm.MaxInputTokens <= 0 {
-		return false
-	}
-	n := 0
-	for _, m := range messages(shown, false) {
-		n += len(m.Content)
-		for _, call := range m.ToolCalls {
-			n += len(call.Function.Name) + len(call.Function.Arguments)
-		}
-	}
-	return n/bytesPerToken > c.llm.MaxInputTokens
 }
 
 // cut chooses the part of a view to forget, shown[head:tail]: about first events before it and

@@ -124,3 +124,40 @@ func TestAsk_AndTitle(t *testing.T) {
 		t.Errorf("%d events were stored", n-before)
 	}
 }
+
+// The last count corrects the estimate of the tokens: a history that is above the model's limit by it
+// is condensed before it is refused.
+func TestCondense_ByTheCountedTokens(t *testing.T) {
+	t.Parallel()
+	many := &modeltest.Usage{Prompt: 5000, Completion: 10}
+	var answers []modeltest.Answer
+	for i := range 6 {
+		a := modeltest.Calls(echo(fmt.Sprint(i)))
+		a.Usage = many
+		answers = append(answers, a)
+	}
+	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{summaries(modeltest.Text("so far")),
+		{Answers: append(answers, modeltest.Text("Done.")), InOrder: true}}},
+		func(s *engine.Setup) { s.Agent.LLM.MaxInputTokens = 4000 })
+	r.add(newProbe("echo"))
+	r.say("go")
+	r.ends(engine.Finished)
+	if n := len(all[*event.Condensation](r)); n == 0 {
+		t.Error("nothing was condensed")
+	}
+}
+
+// A refusal that names the window teaches it: the next history is condensed before it is sent.
+func TestWindow_OfARefusal(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		"This model's maximum context length is 8192 tokens. However, your messages resulted in 9001": 8192,
+		`{"error":{"code":400,"message":"exceeds the available context size","n_ctx":4096}}`:          4096,
+		"the prompt is too long": 0,
+	} {
+		w := &window{}
+		if w.refused(text); w.limit != want {
+			t.Errorf("%s: %d, want %d", text, w.limit, want)
+		}
+	}
+}

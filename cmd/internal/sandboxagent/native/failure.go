@@ -1,14 +1,16 @@
 package native
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
-
-	openai "github.com/sashabaranov/go-openai"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 )
@@ -25,6 +27,7 @@ const (
 	codeBadRequest    = "LLMBadRequestError"
 	codeContext       = "LLMContextWindowExceedError"
 	codePolicy        = "UsagePolicyRefusal"
+	codeOutput        = "LLMOutputLimitError"
 	codeInternal      = "InternalError"
 )
 
@@ -51,8 +54,10 @@ type callError struct {
 	refused   *refusalKind
 	status    int
 	message   string
+	said      string // all that the server said, by which the next request is made fit
 	retryable bool
-	wait      time.Duration // the server's Retry-After, where that is too long
+	wait      time.Duration // the server's Retry-After
+	told      bool          // whether there is one
 }
 
 func (f *callError) Error() string { return f.err.Error() }
@@ -68,32 +73,109 @@ var (
 		`(?i)tool_call_ids?\b.*(response|respond|follow|result|answer)|tool_use.*tool_result|tool_result.*tool_use|` +
 			`must (be followed by|follow).*tool|unexpected (tool|role)`,
 	)
-	filtered = regexp.MustCompile(`(?i)content_filter|content management policy|content_policy|ResponsibleAIPolicy`)
-	noQuota  = regexp.MustCompile(`(?i)insufficient_quota|exceeded your current quota|budget|billing|credit balance`)
+	filtered  = regexp.MustCompile(`(?i)content_filter|content management policy|content_policy|ResponsibleAIPolicy`)
+	noQuota   = regexp.MustCompile(`(?i)insufficient_quota|exceeded your current quota|budget|billing|credit balance`)
+	namedWait = regexp.MustCompile(`(?i)(?:try again|retry) in ([\d.]+) ?(ms|s)`)
 )
 
-// classify reads an error of one call. begun says that a good answer had begun, after which there
-// is no retry.
+// serverError is an error that a server says, in the place of an answer or within it.
+type serverError struct {
+	status  int // 0 is unknown
+	message string
+	text    string // all that it says
+}
+
+func (e *serverError) Error() string { return e.message }
+
+// longestError bounds what is read of an error, in bytes.
+const longestError = 64 << 10
+
+// saysError reads the member error of a frame; nil if it says nothing.
+func saysError(raw json.RawMessage) *serverError {
+	switch string(bytes.TrimSpace(raw)) {
+	case "", "null", "{}", `""`, "false":
+		return nil
+	}
+	e := &serverError{text: string(raw)}
+	var says struct {
+		Message  loose  `json:"message"`
+		Code     amount `json:"code"`
+		Status   amount `json:"status"`
+		Metadata struct {
+			Raw loose `json:"raw"` // what OpenRouter's provider said
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(raw, &says) != nil {
+		var text loose
+		_ = json.Unmarshal(raw, &text) // loose takes anything
+		e.message = string(text)
+		return e
+	}
+	e.message = strings.TrimSpace(string(says.Message) + " " + string(says.Metadata.Raw))
+	if e.message == "" {
+		e.message = e.text
+	}
+	if code := max(int(says.Code), int(says.Status)); code >= http.StatusBadRequest && code < 600 {
+		e.status = code
+	}
+	return e
+}
+
+// refusedWith reads the body of a response with an error's status.
+func refusedWith(status int, body []byte) *serverError {
+	var says struct {
+		Error   json.RawMessage `json:"error"`
+		Message loose           `json:"message"`
+		Detail  loose           `json:"detail"`
+	}
+	e := &serverError{message: string(body)}
+	if json.Unmarshal(body, &says) == nil {
+		if inner := saysError(says.Error); inner != nil {
+			e = inner
+		} else if text := cmp.Or(says.Message, says.Detail); text != "" {
+			e.message = string(text)
+		}
+	}
+	e.status, e.text = status, string(body)
+	return e
+}
+
+// classify reads an error of one call. begun says that a good answer had begun.
 func classify(err error, begun bool) *callError {
 	f := &callError{err: err, message: err.Error()}
-	var api *openai.APIError
-	var request *openai.RequestError
+	var says *serverError
 	switch {
 	case errors.Is(err, errTimeout):
-		f.code = codeTimeout
-	case errors.As(err, &api):
-		f.status, f.message = api.HTTPStatusCode, api.Message
-		f.byStatus(fmt.Sprint(api.Code, " ", api.Type, " ", api.Message))
-	case errors.As(err, &request):
-		f.status, f.message = request.HTTPStatusCode, string(request.Body)
-		f.byStatus(f.message)
-	case begun:
+		f.code, f.retryable = codeTimeout, true
+	case errors.As(err, &says):
+		f.status, f.message, f.said = says.status, says.message, says.text
+		f.byStatus(says.text)
+		f.wait, f.told = f.saidWait()
+	case errors.Is(err, errUnbounded):
 		f.code = codeNoResponse
+	case begun: // reset, cut, empty or no answer at all
+		f.code, f.retryable = codeNoResponse, true
 	default: // refused, reset, closed: the server was not reached
 		f.code, f.retryable = codeUnavailable, true
 	}
-	f.retryable = f.retryable && !begun
 	return f
+}
+
+// saidWait is the wait that the text of a rate limit names, as OpenAI and Gemini write it.
+func (f *callError) saidWait() (time.Duration, bool) {
+	m := namedWait.FindStringSubmatch(f.said)
+	if f.code != codeRateLimit || m == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if err != nil || n > 1e6 {
+		return 0, false
+	}
+	unit := time.Second
+	if m[2] == "ms" {
+		unit = time.Millisecond
+	}
+	return time.Duration(n * float64(unit)), true
 }
 
 // byStatus classifies an error that the server sent. text is all it says.
@@ -121,10 +203,10 @@ func (f *callError) byStatus(text string) {
 		f.code, f.retryable = codeRateLimit, true
 	case f.status == http.StatusRequestTimeout, f.status == http.StatusGatewayTimeout:
 		f.code, f.retryable = codeTimeout, true
-	case f.status >= http.StatusInternalServerError:
+	case f.status >= http.StatusInternalServerError, f.status == http.StatusTooEarly:
 		f.code, f.retryable = codeUnavailable, true
-	case f.status == 0: // an error in a stream
-		f.code = codeNoResponse
+	case f.status == 0: // an error in an answer
+		f.code, f.retryable = codeNoResponse, true
 	default:
 		f.code = codeBadRequest
 	}
@@ -155,7 +237,7 @@ func (f *callError) result(c *client) error {
 		failure.Detail = "The quota or budget for the model is used up. " + said
 	case codeRateLimit:
 		failure.Detail = "The model's server limits the rate of requests. Try again later. " + said
-		if f.wait > 0 {
+		if f.wait > longestRetryAfter {
 			failure.Detail = fmt.Sprintf("The model's server limits the rate of requests. Try again in %s. %s", f.wait, said)
 		}
 	case codeTimeout:

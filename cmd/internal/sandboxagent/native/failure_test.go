@@ -28,11 +28,11 @@ func TestFaults_EndWithTheirCode(t *testing.T) {
 		{modeltest.Unavailable, "LLMServiceUnavailableError", 4, "overloaded"},
 		{modeltest.Hangup, "LLMServiceUnavailableError", 4, "can't be reached"},
 		{modeltest.BadRequest, "LLMBadRequestError", 1, "Check the model"},
-		{modeltest.Garbage, "LLMNoResponseError", 1, "not complete or not valid"},
-		{modeltest.Truncated, "LLMNoResponseError", 1, "not complete or not valid"},
-		{modeltest.Cut, "LLMNoResponseError", 1, "not complete or not valid"},
-		{modeltest.StreamError, "LLMNoResponseError", 1, "engine died"},
-		{modeltest.Empty, "LLMNoResponseError", 1, "no answer in it"},
+		{modeltest.Garbage, "LLMNoResponseError", 4, "not complete or not valid"},
+		{modeltest.Truncated, "LLMNoResponseError", 4, "not complete or not valid"},
+		{modeltest.Cut, "LLMNoResponseError", 4, "not complete or not valid"},
+		{modeltest.StreamError, "LLMNoResponseError", 4, "engine died"},
+		{modeltest.Empty, "LLMNoResponseError", 4, "no answer in it"},
 	} {
 		for _, streamed := range []bool{true, false} {
 			name := c.fault
@@ -82,7 +82,10 @@ func TestFaults_AServerThatIsDown(t *testing.T) {
 // What passes is retried within the step; Retry-After is obeyed, and one that is too long is not
 // waited for.
 func TestFaults_ThatPass(t *testing.T) {
-	for _, kind := range []string{modeltest.RateLimit, modeltest.ServerError, modeltest.Unavailable, modeltest.Hangup} {
+	for _, kind := range []string{
+		modeltest.RateLimit, modeltest.ServerError, modeltest.Unavailable, modeltest.Hangup,
+		modeltest.Truncated, modeltest.Cut, modeltest.StreamError, modeltest.Garbage, modeltest.Empty,
+	} {
 		r := newRig(t, modeltest.Turns(modeltest.Answer{Text: "Here.", Fault: &modeltest.Fault{Kind: kind, Times: 2}}))
 		r.say("go")
 		r.ends(engine.Finished)

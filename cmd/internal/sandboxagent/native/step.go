@@ -43,8 +43,8 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 	if done, err := e.condense(ctx, model, events); done || err != nil {
 		return engine.Continue, err
 	}
-	p := prompt{messages: messages(view(events), wantsReasoning(model.model)), tools: definitions(box), onDelta: e.delta}
-	a, err := model.ask(ctx, p)
+	p := prompt{messages: messages(view(events), true), tools: definitions(box), onDelta: e.delta}
+	a, err := model.full(ctx, p)
 	var r *refusal
 	if errors.As(err, &r) {
 		return engine.Continue, e.refused(r, events)
@@ -74,6 +74,9 @@ const (
 	// nudgeEmpty follows an answer without a text and without a call.
 	nudgeEmpty = "Your last answer had neither a text nor a tool call. Go on with a tool call, " +
 		"or answer if the task is done."
+	// nudgeCut follows one that the limit of output cut before that.
+	nudgeCut = "Your last answer was cut by the limit of its length before it had a text or a tool call. " +
+		"Think less, and write long files in parts."
 	// filteredText follows an answer that a content filter held back.
 	filteredText = "The model's content filter blocked the last answer. Please rephrase it, or go on in another way."
 	// mostFiltered is how many blocked answers in a row end the run.

@@ -234,3 +234,27 @@ func TestTaskTracker_KeepsItsList(t *testing.T) {
 		t.Errorf("a status that does not exist became %q", said(o))
 	}
 }
+
+// The bytes say what is a picture: a pointer of git-lfs that is named as one is a text.
+func TestFileEditor_PicturesByTheirBytes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tool := fileEditorOf(t, dir)
+	for name, c := range map[string]struct{ bytes, shown string }{
+		"pointer.png": {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs"},
+		"photo.png":   {"\xff\xd8\xff\xe0\x00\x10JFIF", "data:image/jpeg;base64,"},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(c.bytes), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := edit(t, tool, map[string]any{"command": "view", "path": path})
+		shown := said(o)
+		for _, part := range o.Content {
+			shown += strings.Join(part.ImageURLs, " ")
+		}
+		if o.IsError || !strings.Contains(shown, c.shown) {
+			t.Errorf("%s is shown as %q", name, shown)
+		}
+	}
+}

@@ -4,8 +4,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -24,8 +26,8 @@ const clipped = "<response clipped><NOTE>%s</NOTE>"
 
 // view shows a file or a part of it.
 func (e *fileEditor) view(a fileEditorAction, path string) (Observation, error) {
-	if kind := imageKind(path); kind != "" {
-		return e.viewImage(a, path, kind)
+	if o, is, err := e.viewImage(a, path); is || err != nil {
+		return o, err
 	}
 	f, err := readFile(path, a.Path)
 	if err != nil {
@@ -79,32 +81,25 @@ func numbered(lines []string, what string, first int) string {
 	return b.String()
 }
 
-func imageKind(path string) string {
-	switch strings.ToLower(filepath.Ext(path)) {
-	case ".png":
-		return "image/png"
-	case ".jpg", ".jpeg":
-		return "image/jpeg"
-	case ".gif":
-		return "image/gif"
-	case ".webp":
-		return "image/webp"
-	case ".bmp":
-		return "image/bmp"
+// viewImage shows a picture, and reports whether the file is one: by its name and its bytes, since a
+// pointer of git-lfs has the name of one.
+func (e *fileEditor) viewImage(a fileEditorAction, path string) (Observation, bool, error) {
+	if !slices.Contains([]string{".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"}, strings.ToLower(filepath.Ext(path))) {
+		return Observation{}, false, nil
 	}
-	return ""
-}
-
-func (e *fileEditor) viewImage(a fileEditorAction, path, kind string) (Observation, error) {
 	b, err := readBytes(path, a.Path, maxImage)
 	if err != nil {
-		return Observation{}, err
+		return Observation{}, false, err
+	}
+	kind := http.DetectContentType(b)
+	if !strings.HasPrefix(kind, "image/") {
+		return Observation{}, false, nil
 	}
 	o := e.observe(a, "Image file "+a.Path+" read successfully. Displaying image content.")
 	o.Content = append(o.Content, event.Content{
 		Type: "image", ImageURLs: []string{"data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(b)},
 	})
-	return o, nil
+	return o, true, nil
 }
 
 // viewDirectory lists a directory, two levels deep.

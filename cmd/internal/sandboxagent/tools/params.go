@@ -103,6 +103,14 @@ func parse[T any](arguments, kind string, action *T) (Call, error) {
 		return call, err
 	}
 	s := SchemaOf[T]()
+	var extra []string // models give arguments that there are not; they are left out
+	for name := range args {
+		if s.Properties[name] == nil {
+			extra = append(extra, name)
+			delete(args, name)
+		}
+	}
+	slices.Sort(extra)
 	for _, name := range s.PropertyOrder {
 		v, given := args[name]
 		switch {
@@ -110,14 +118,11 @@ func parse[T any](arguments, kind string, action *T) (Call, error) {
 			if args[name], err = check(name, s.Properties[name], v); err != nil {
 				return call, err
 			}
+		case slices.Contains(s.Required, name) && len(extra) > 0:
+			return call, fmt.Errorf("the argument %s is missing; it is required. There is no argument %s", name,
+				strings.Join(extra, ", "))
 		case slices.Contains(s.Required, name):
 			return call, fmt.Errorf("the argument %s is missing; it is required", name)
-		}
-	}
-	for name := range args {
-		if s.Properties[name] == nil {
-			return call, fmt.Errorf("there is no argument %q; the arguments are %s", name,
-				strings.Join(s.PropertyOrder, ", "))
 		}
 	}
 	k, _ := json.Marshal(kind)

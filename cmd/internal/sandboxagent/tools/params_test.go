@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -33,5 +34,18 @@ func TestDefinitions_Parameters(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("there is no tool for %v", want)
+	}
+}
+
+// Models give arguments that there are not. They are left out, and named where one is missing.
+func TestParse_LeavesOutWhatIsNoArgument(t *testing.T) {
+	t.Parallel()
+	c, err := think{}.Parse(`{"thought":"x","mood":"good"}`)
+	if err != nil || string(c.Action) != `{"kind":"ThinkAction","thought":"x"}` {
+		t.Errorf("%s, %v", c.Action, err)
+	}
+	if _, err := (think{}).Parse(`{"thougt":"x"}`); err == nil || !strings.Contains(err.Error(), "thought is missing") ||
+		!strings.Contains(err.Error(), "no argument thougt") {
+		t.Errorf("a misspelled argument: %v", err)
 	}
 }

@@ -1,0 +1,215 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	openai "github.com/sashabaranov/go-openai"
+	"pgregory.net/rapid"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/ops/agents/modelserver"
+	"bivouac.dev/bivouac/scheduler/agent/modeltest"
+)
+
+// What a server refuses is refused once: the next request does not have it.
+func TestDialect_IsRemembered(t *testing.T) {
+	t.Parallel()
+	for _, b := range modelserver.All() {
+		if b.Name != "forbids stream_options" && b.Name != "no parser of calls" {
+			continue
+		}
+		if n, err := solve(t, b); err != nil || n != 3 {
+			t.Errorf("%s: %d requests, %v; want a refused one and two", b.Name, n, err)
+		}
+	}
+}
+
+// Whatever the history, each dialect gets a request that keeps its rules.
+func TestFit_KeepsTheRules(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		d := dialect{
+			noPictures: rapid.Bool().Draw(t, "noPictures"), noSystem: rapid.Bool().Draw(t, "noSystem"),
+			alternate: rapid.Bool().Draw(t, "alternate"), fullContent: rapid.Bool().Draw(t, "fullContent"),
+			shortIDs: rapid.Bool().Draw(t, "shortIDs"), thoughts: rapid.Bool().Draw(t, "thoughts"),
+			written: rapid.Bool().Draw(t, "written"), told: rapid.Bool().Draw(t, "told"),
+		}
+		list := messages(view(history(t)), true)
+		kept, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools := []openai.Tool{{Type: "function", Function: &openai.FunctionDefinition{Name: "echo"}}}
+		r := d.fit(openai.ChatCompletionRequest{Messages: list, Tools: tools, Stream: true})
+		if now, _ := json.Marshal(list); string(now) != string(kept) {
+			t.Fatal("the history itself was changed")
+		}
+		if _, err := json.Marshal(r); err != nil {
+			t.Fatal(err)
+		}
+		if err := modeltest.CheckResults(asRead(r.Messages)); err != nil {
+			t.Fatalf("%v\n%+v", err, r.Messages)
+		}
+		if problem := breaks(d, r); problem != "" {
+			t.Fatalf("%s: %+v\n%+v", problem, d, r.Messages)
+		}
+	})
+}
+
+// breaks says which rule of a dialect a request breaks.
+func breaks(d dialect, r *openai.ChatCompletionRequest) string {
+	before := ""
+	for i, m := range r.Messages {
+		for _, c := range m.ToolCalls {
+			switch {
+			case d.written || d.told:
+				return "a native call"
+			case badInName.MatchString(c.Function.Name) || c.Function.Name == "" || !goodID.MatchString(c.ID):
+				return "a name or an id"
+			case d.shortIDs && len(c.ID) != 9:
+				return "a long id"
+			}
+		}
+		switch {
+		case d.written && m.Role == "tool":
+			return "a native result"
+		case d.noSystem && m.Role == "system":
+			return "a system message"
+		case d.alternate && m.Role == before && m.Role != "tool", d.alternate && m.Role == "user" && before == "tool":
+			return "the order"
+		case d.alternate && m.Role == "assistant" && (before == "" || before == "system"):
+			return "the first message"
+		case m.Role == "assistant" && i == len(r.Messages)-1:
+			return "the last message"
+		case d.fullContent && strings.TrimSpace(m.Content) == "" && len(m.MultiContent) == 0:
+			return "an empty message"
+		}
+		before = m.Role
+	}
+	if d.written && len(r.Tools) > 0 {
+		return "native tools"
+	}
+	return ""
+}
+
+// A server may want to be asked again after more than a minute; then that is waited for.
+func TestRetry_WaitsAsLongAsTheServerSays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.Turns(modeltest.Answer{
+		Text: "Here.", Fault: &modeltest.Fault{Kind: modeltest.RateLimit, Times: 1, RetryAfterS: 300},
+	}))
+	var waited []time.Duration
+	r.client.pause = func(_ context.Context, d time.Duration) error {
+		waited = append(waited, d)
+		return nil
+	}
+	r.say("go")
+	r.ends(engine.Finished)
+	if !slices.Equal(waited, []time.Duration{5 * time.Minute}) {
+		t.Errorf("waited %v", waited)
+	}
+}
+
+// A text that the limit cuts again and again is stored as far as it came, and ends with a reason.
+func TestStep_TheLimitCutsEveryAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.InOrder(modeltest.Answer{
+		Text: "part ", Finish: "length", Usage: &modeltest.Usage{Prompt: 10, Completion: 2},
+	}))
+	r.say("go")
+	_ = r.fails("LLMOutputLimitError")
+	r.tells("user: go", "system", "agent: part part part part ")
+	var stats event.Stats
+	mustDecode(t, r.memory.State(engine.KeyStats), &stats)
+	if got := stats.UsageToMetrics["agent"].AccumulatedTokenUsage; got.PromptTokens != 40 || got.CompletionTokens != 8 {
+		t.Errorf("counted %+v", got)
+	}
+}
+
+// A call that the limit cut is not executed, however complete it could be made.
+func TestStep_TheLimitCutsACall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.InOrder(
+		modeltest.Answer{Calls: []modeltest.Call{{Name: "echo", Raw: `{"text": "a"`}}, Finish: "length"},
+		modeltest.Text("Done.")))
+	p := newProbe("echo")
+	r.add(p)
+	r.say("go")
+	r.ends(engine.Finished)
+	r.tells("user: go", "system", "call echo null", "error echo", "agent: Done.")
+	if e := all[*event.AgentError](r)[0]; !strings.Contains(e.Error, "limit of output cut this call") {
+		t.Error(e.Error)
+	}
+}
+
+// What an answer showed before it broke off is not shown twice, and not beside another answer.
+func TestDisplay_OfARepeatedAnswer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tries [][]string
+		want  string
+	}{
+		"the same":        {[][]string{{"Hel", "lo w"}, {"Hello", " world"}}, "Hello world"},
+		"another":         {[][]string{{"Hel", "lo w"}, {"Good", " day"}}, "Hello w"},
+		"a shorter first": {[][]string{{"Hello"}, {"He"}, {"Hello, ", "you"}}, "Hello, you"},
+		"thoughts":        {[][]string{{"<thi", "nk>no</th", "ink>", "yes"}}, "yes"},
+		"a call":          {[][]string{{"I call.", "<tool", "_call>{", "}</tool_call>"}}, "I call."},
+		"no call":         {[][]string{{"a <tool", "box> b"}}, "a <toolbox> b"},
+		"an open end":     {[][]string{{"a <tool"}}, "a <tool"},
+	} {
+		shown, thought := "", ""
+		d := &display{send: func(text, reasoning string) { shown += text; thought += reasoning }}
+		for _, try := range c.tries {
+			d.again()
+			for _, part := range try {
+				d.add(part, "")
+			}
+		}
+		d.end()
+		if shown != c.want || (name == "thoughts") != (thought == "no") {
+			t.Errorf("%s: shown %q, want %q; thought %q", name, shown, c.want, thought)
+		}
+	}
+}
+
+func TestObjects_OfArguments(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"": {"{}"}, "null": {"{}"}, ` {"a":1} `: {`{"a":1}`}, "```json\n{\"a\":1}\n```": {`{"a":1}`},
+		`"{\"a\":1}"`: {`{"a":1}`}, `{"a":1}{"a":2}`: {`{"a":1}`, `{"a":2}`}, `{"a":1}{"a":1}`: {`{"a":1}`},
+		"{\"a\":\"b\nc\"}": {`{"a":"b\nc"}`}, `{"a":{"b":1}`: {`{"a":{"b":1}}`}, `{"a":"b`: {`{"a":"b`}, `["a"]`: {`["a"]`},
+	} {
+		if got := objects(text); !slices.Equal(got, want) {
+			t.Errorf("%s is %q, want %q", text, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringOfN(rapid.SampledFrom([]rune("{}[]\":,\\n\n`a1 ")), 0, 30, -1).Draw(t, "text")
+		if len(objects(text)) == 0 {
+			t.Fatal("no arguments")
+		}
+	})
+}
+
+// A text about calls is a text.
+func TestReadCalls_OnlyCalls(t *testing.T) {
+	t.Parallel()
+	tools := []openai.Tool{{Type: "function", Function: &openai.FunctionDefinition{Name: "echo"}}}
+	for _, text := range []string{
+		"Write `<tool_call>{\"name\":\"echo\",\"arguments\":{}}</tool_call>` to call it.",
+		"As in:\n```xml\n<function=echo>\n<parameter=text>a</parameter>\n</function>\n```\nand so on.",
+		`{"name":"other","arguments":{}}`, `{"name":"echo"`, "<function=other><parameter=a>b</parameter></function>",
+		"A <think> tag and a </think> tag in a line.",
+	} {
+		a := answer{text: text}
+		if a.settle(tools); a.text != text || len(a.calls) > 0 || a.reasoning != "" {
+			t.Errorf("%s\nbecomes %q and %+v", text, a.text, a.calls)
+		}
+	}
+}

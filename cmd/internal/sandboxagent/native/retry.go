@@ -1,0 +1,144 @@
+package native
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	openai "github.com/sashabaranov/go-openai"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+)
+
+const (
+	defaultRetries = 4
+	// longestRetryAfter bounds how long a call waits because the server says so.
+	longestRetryAfter = 15 * time.Minute
+	// mostContinued is how often a text that the limit of output cut is continued.
+	mostContinued = 3
+	continueText  = "Your answer was cut by the limit of its length. Go on exactly where it stopped, " +
+		"without a word about it."
+)
+
+// ask calls the model. A refused request is repaired and asked at once, as often as there is
+// something to repair; what may pass is retried, also after a part of the answer came. The error is
+// ctx's, a *refusal or an *engine.Failure.
+func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
+	if c.llm.Model == "" {
+		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "No model is set. Choose one in the settings."}
+	}
+	if c.base == "" {
+		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "The model " + c.llm.Model + " needs a base " +
+			"URL. Set one in the settings."}
+	}
+	delays := backoff.NewExponentialBackOff()
+	delays.InitialInterval = c.firstDelay
+	delays.MaxInterval = 16 * c.firstDelay
+	retries := defaultRetries
+	if n := c.llm.NumRetries; n != nil {
+		retries = max(*n, 0)
+	}
+	var shown *display
+	if p.onDelta != nil {
+		shown = &display{send: p.onDelta}
+	}
+	for {
+		a, failed := c.fitting(ctx, p, shown)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if failed == nil {
+			return a, nil
+		}
+		wait := delays.NextBackOff()
+		if failed.told {
+			wait = failed.wait
+		}
+		if !failed.retryable || retries == 0 || wait > longestRetryAfter {
+			return nil, failed.result(c)
+		}
+		retries--
+		if err := c.pause(ctx, wait); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// fitting asks once with a request that fits the server, as far as its refusals tell.
+func (c *client) fitting(ctx context.Context, p prompt, shown *display) (*answer, *callError) {
+	for {
+		shown.again()
+		r := c.dialects.get().fit(c.request(p))
+		a, failed := c.try(ctx, r, shown)
+		switch {
+		case failed == nil:
+			c.window.counted(p, a.usage.PromptTokens)
+			if p.noCalls {
+				p.tools = nil
+			}
+			a.settle(p.tools)
+			return a, nil
+		case failed.refused != nil && *failed.refused == refusedLength:
+			c.window.refused(failed.said)
+		}
+		if ctx.Err() != nil || !c.dialects.learn(failed, r) {
+			return nil, failed
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// full is ask for an answer that may be longer than the limit of output: a text that was cut is
+// continued, and all of them are counted as one.
+func (c *client) full(ctx context.Context, p prompt) (*answer, error) {
+	var whole *answer
+	for n := 0; ; n++ {
+		a, err := c.ask(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		if whole != nil {
+			a.text = whole.text + a.text
+			a.spend(whole)
+			a.reasoning = strings.TrimSpace(whole.reasoning + "\n" + a.reasoning)
+			if len(a.calls) == 0 {
+				a.settle(p.tools)
+			}
+		}
+		if a.finish != cutOff || len(a.calls) > 0 || strings.TrimSpace(a.text) == "" || n == mostContinued {
+			return a, nil
+		}
+		whole = a
+		base := p.messages
+		if n > 0 {
+			base = base[:len(base)-2]
+		}
+		p.messages = append(slices.Clone(base),
+			openai.ChatCompletionMessage{Role: openai.ChatMessageRoleAssistant, Content: a.text}, userText(continueText))
+	}
+}
+
+// spend adds what an earlier part of the answer used.
+func (a *answer) spend(earlier *answer) {
+	a.usage.PromptTokens += earlier.usage.PromptTokens
+	a.usage.CompletionTokens += earlier.usage.CompletionTokens
+	if earlier.cost != nil {
+		cost := *earlier.cost
+		if a.cost != nil {
+			cost += *a.cost
+		}
+		a.cost = &cost
+	}
+}

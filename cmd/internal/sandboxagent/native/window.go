@@ -1,0 +1,83 @@
+package native
+
+import (
+	"regexp"
+	"strconv"
+	"sync"
+
+	openai "github.com/sashabaranov/go-openai"
+)
+
+const bytesPerToken = 4 // an estimate, until a server has counted
+
+// window is a model's context: how much it takes, and how much the last request was.
+type window struct {
+	mu sync.Mutex
+	// limit is in tokens; 0 is unknown. The settings say it, else a refusal.
+	limit int
+	// bytes and tokens are those of the last request with tools.
+	bytes, tokens int
+}
+
+// namedWindow finds the window in a server's refusal of a history that is too long.
+var namedWindow = regexp.MustCompile( //nolint:gochecknoglobals // compiled once, read-only
+	`(?i)(?:maximum context length(?: is| of)?|context window (?:is|of)|n_ctx"?:|` +
+		`maximum prompt length is|max_model_len\D{0,3})\s*(\d{3,8})`)
+
+// refused learns the window from a refusal, where the settings do not say it.
+func (w *window) refused(text string) {
+	m := namedWindow.FindStringSubmatch(text)
+	if m == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n, err := strconv.Atoi(m[1]); err == nil && w.limit == 0 {
+		w.limit = n
+	}
+}
+
+// counted keeps what a server counted for a request.
+func (w *window) counted(p prompt, tokens int) {
+	if tokens <= 0 || len(p.tools) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bytes, w.tokens = bytesOf(p.messages), tokens
+}
+
+// exceeds reports whether messages are more than the model takes, by the last count and an estimate
+// of what came since.
+func (w *window) exceeds(list []openai.ChatCompletionMessage) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.limit <= 0 {
+		return false
+	}
+	n := bytesOf(list)
+	switch {
+	case w.tokens == 0:
+		n /= bytesPerToken
+	case n >= w.bytes:
+		n = w.tokens + (n-w.bytes)/bytesPerToken
+	default:
+		n = int(int64(w.tokens) * int64(n) / int64(w.bytes))
+	}
+	return n > w.limit
+}
+
+// bytesOf is the size of the texts of messages.
+func bytesOf(list []openai.ChatCompletionMessage) int {
+	n := 0
+	for _, m := range list {
+		n += len(m.Content)
+		for _, p := range m.MultiContent {
+			n += len(p.Text)
+		}
+		for _, c := range m.ToolCalls {
+			n += len(c.Function.Name) + len(c.Function.Arguments)
+		}
+	}
+	return n
+}
