@@ -83,9 +83,17 @@ func (v *View) GrowthAdmission(c Command) *Error {
 	t.cmd = c
 	switch b := c.Body.(type) {
 	case *SettingsPutBody:
-		return t.settingsAdmission(b)
+		return t.settingsAdmission(b, b.over)
+	case *SettingsPatchBody:
+		return t.settingsAdmission(&b.SettingsPutBody, b.over)
 	case *ProvidersReplaceBody:
 		return t.mayGrow(c.UserID, t.providersGrowth(c.UserID, b.Providers))
+	case *ProfilePutBody:
+		_, err := t.changeOfProfile(b)
+		return err
+	case *CustomSecretPutBody:
+		_, _, err := t.customSecretToPut(b)
+		return err
 	case *StartTaskCreateBody:
 		return t.mayGrow(c.UserID,
 			growthOf(&t.meta, nil,

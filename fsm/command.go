@@ -85,6 +85,17 @@ const (
 	SandboxUnshare   CommandType = "sandbox.unshare"
 	SandboxRotateKey CommandType = "sandbox.rotate_key"
 	SandboxRedeem    CommandType = "sandbox.redeem"
+
+	SettingsPatch CommandType = "settings.patch"
+
+	ProfilePut      CommandType = "profile.put"
+	ProfileDelete   CommandType = "profile.delete"
+	ProfileRename   CommandType = "profile.rename"
+	ProfileActivate CommandType = "profile.activate"
+
+	CustomSecretPut    CommandType = "custom_secret.put"
+	CustomSecretUpdate CommandType = "custom_secret.update"
+	CustomSecretDelete CommandType = "custom_secret.delete"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names
@@ -210,6 +221,8 @@ type Result struct {
 	Index uint64 `json:"index"`
 	// Replayed is set when the result came from the command-id table.
 	Replayed bool `json:"replayed,omitempty"`
+	// Granted is how many removals removal.reserve allows now. 32 bits keep records of results small.
+	Granted int32 `json:"granted,omitempty"`
 
 	Sandbox   *Sandbox   `json:"sandbox,omitempty"`
 	StartTask *StartTask `json:"start_task,omitempty"`
@@ -217,6 +230,6 @@ type Result struct {
 	// User and Conversation are the rows after the command.
 	User         *User         `json:"user,omitempty"`
 	Conversation *Conversation `json:"conversation,omitempty"`
-	// Granted is how many removals removal.reserve allows now.
-	Granted int `json:"granted,omitempty"`
+	// Profile is the profile that was activated.
+	Profile *Profile `json:"profile,omitempty"`
 }

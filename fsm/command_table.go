@@ -112,6 +112,17 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 
 	SandboxRotateKey: byUser(row(VersionRotate, (*transaction).applySandboxRotateKey)),
 
+	SettingsPatch: byUser(row(VersionProfiles, (*transaction).applySettingsPatch)),
+
+	ProfilePut:      byUser(row(VersionProfiles, (*transaction).applyProfilePut)),
+	ProfileDelete:   byUser(row(VersionProfiles, (*transaction).applyProfileDelete)),
+	ProfileRename:   byUser(row(VersionProfiles, (*transaction).applyProfileRename)),
+	ProfileActivate: byUser(row(VersionProfiles, (*transaction).applyProfileActivate)),
+
+	CustomSecretPut:    byUser(row(VersionProfiles, (*transaction).applyCustomSecretPut)),
+	CustomSecretUpdate: byUser(row(VersionProfiles, (*transaction).applyCustomSecretUpdate)),
+	CustomSecretDelete: byUser(row(VersionProfiles, (*transaction).applyCustomSecretDelete)),
+
 	ClientMarkSet: byOperator(row(VersionClients, (*transaction).applyClientMark)),
 	ClientDrain:   row(VersionRoom, (*transaction).applyClientDrain),
 	SandboxCopied: row(VersionClients, (*transaction).applySandboxCopied),

@@ -189,6 +189,8 @@ func rowName(row any) string {
 		return fmt.Sprint(r.Path, "@", r.Version)
 	case *Setup:
 		return r.UserID + "/" + r.Hash[:8]
+	case *Profile:
+		return r.UserID + "/" + string(r.Kind) + "/" + r.Name
 	case *Orphan:
 		return r.Kind + "/" + r.Sandbox
 	}

@@ -280,6 +280,7 @@ func genStartTaskCreate(t *rapid.T) *StartTaskCreateBody {
 	}
 	b.Request.SandboxID = optional(t, genSandbox(), "wished sandbox")
 	b.Request.LLMModel = optional(t, oneOf("m1", "m2"), "model")
+	b.LLMProfile = oneOf("", "", "", "id1", "id2").Draw(t, "profile")
 	return b
 }
 
@@ -422,8 +423,9 @@ func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string
 		return user, genConversationUpdate(t)
 	case ConversationSwitchLLM:
 		return user, &ConversationSwitchLLMBody{
-			ID:    genConv().Draw(t, "conversation"),
-			Model: oneOf("", "gpt-5", "qwen/x").Draw(t, "model"),
+			ID:      genConv().Draw(t, "conversation"),
+			Model:   oneOf("", "gpt-5", "qwen/x").Draw(t, "model"),
+			Profile: oneOf("", "", "id1").Draw(t, "profile"),
 		}
 	case ConversationDelete:
 		return user, &ConversationDeleteBody{
@@ -547,6 +549,9 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return "", b
 	case SandboxCopied, SandboxMove, SandboxMoved:
 		return "", genMoveBody(t, c)
+	case SettingsPatch, ProfilePut, ProfileDelete, ProfileRename, ProfileActivate, CustomSecretPut,
+		CustomSecretUpdate, CustomSecretDelete:
+		return genProfileBody(t, c)
 	default:
 		panic(fmt.Sprintf("no generator for %s", c))
 	}

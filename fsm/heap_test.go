@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -120,6 +121,21 @@ func heapShapes() map[string]func(i int) []any {
 				AskedAt: at, UsedAt: at,
 			}}
 		},
+		"profile": func(i int) []any {
+			return []any{&Profile{
+				UserID: "ada", Kind: ProfileLLM, Name: fmt.Sprint("profile-", i), ID: id("p", i), Model: *text(24),
+				BaseURL: *text(30), Key: ref("users/ada/profiles/" + id("p", i)),
+			}}
+		},
+		"profile, agent": func(i int) []any {
+			return []any{&Profile{
+				UserID: "ada", Kind: ProfileAgent, Name: fmt.Sprint("profile-", i), ID: id("p", i),
+				Document: json.RawMessage(`{"agent_kind":"openhands","llm_profile_ref":"` + *text(900) + `"}`),
+			}}
+		},
+		"result, profile": func(i int) []any {
+			return []any{record(i, Result{Profile: &Profile{UserID: "ada", Kind: ProfileLLM, Name: "n", ID: id("p", i)}})}
+		},
 		"task asking": func(i int) []any {
 			one := task(i, 500, StartTaskRunningSetupScript)
 			one.Setup = &TaskSetup{Repository: *text(40), Hash: sha(fmt.Sprint(i)), Directory: *text(40)}
@@ -173,6 +189,8 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 				put(tx, tableReplaced, nil, row)
 			case *Setup:
 				put(tx, tableSetups, nil, row)
+			case *Profile:
+				put(tx, tableProfiles, nil, row)
 			case *commandRecord:
 				put(tx, tableClientCommands, nil, row)
 			}

@@ -17,6 +17,8 @@ type ModelEndpoint struct {
 	// Key is the path of the key in the secret store, "" for an endpoint without one. The settings know
 	// the version (KeyOf), so that a rotated key counts for the conversations that run.
 	Key string `json:"key,omitempty"`
+	// Profile is the id of the LLM profile that named it, "" for the settings (VersionProfiles).
+	Profile string `json:"profile,omitempty"`
 }
 
 // FormerEndpoint is an endpoint that settings named before, with the last key that they had for it.
@@ -146,13 +148,28 @@ func (t *transaction) endpointForStart(user string, model *string, parent *Conve
 	return &e
 }
 
+// endpointOfProfile returns where a user's LLM profile leads, with model if that is not "".
+func (t *transaction) endpointOfProfile(user, id, model string) (*ModelEndpoint, *Error) {
+	p := profileByID(t.txn, user, ProfileLLM, id)
+	if p == nil {
+		return nil, Errorf(CodeNotFound, "LLM profile not found")
+	}
+	e := p.endpoint()
+	if model != "" {
+		e.Model = model
+	}
+	return &e, nil
+}
+
 // ConversationSwitchLLMBody moves a conversation of Command.UserID to the endpoint that its owner's
 // settings name now, with Model if that is not "" (POST
-// /api/v1/app-conversations/{id}/switch_llm). An unknown conversation is CodeNotFound. It sets
-// Result.Conversation.
+// /api/v1/app-conversations/{id}/switch_llm), or to that of an LLM profile (…/switch_profile). An
+// unknown conversation or profile is CodeNotFound. It sets Result.Conversation.
 type ConversationSwitchLLMBody struct {
 	ID    string `json:"id"`
 	Model string `json:"model,omitempty"`
+	// Profile is the id of an LLM profile, "" for the settings (VersionProfiles).
+	Profile string `json:"profile,omitempty"`
 }
 
 // CommandType implements Body.
@@ -162,18 +179,22 @@ func (*ConversationSwitchLLMBody) CommandType() CommandType { return Conversatio
 func (b *ConversationSwitchLLMBody) check(r *rules) {
 	r.lookedUp("conversation id", b.ID)
 	r.text("model", b.Model, MaxLine)
+	r.lookedUp("profile", b.Profile)
 }
 
 // EndpointForSwitch returns where ConversationSwitchLLM would move a user's conversation, or its error.
 // Callers use it before they tell the agent.
-func (v *View) EndpointForSwitch(userID, model string, now time.Time) (*ModelEndpoint, *Error) {
-	return v.transaction(now).endpointForSwitch(userID, model)
+func (v *View) EndpointForSwitch(userID, model, profile string, now time.Time) (*ModelEndpoint, *Error) {
+	return v.transaction(now).endpointForSwitch(userID, model, profile)
 }
 
-func (t *transaction) endpointForSwitch(userID, model string) (*ModelEndpoint, *Error) {
+func (t *transaction) endpointForSwitch(userID, model, profile string) (*ModelEndpoint, *Error) {
 	if !t.meta.active(VersionEndpoints) {
 		return nil, NeedsVersion("moving a conversation to another endpoint of models", VersionEndpoints,
 			t.meta.ProtocolVersion)
+	}
+	if profile != "" && t.meta.active(VersionProfiles) {
+		return t.endpointOfProfile(userID, profile, model)
 	}
 	e := t.endpointForStart(userID, &model, nil)
 	if e == nil {
@@ -189,7 +210,7 @@ func (t *transaction) applyConversationSwitchLLM(b *ConversationSwitchLLMBody) (
 	}
 	c := *old
 	var err *Error
-	if c.LLM, err = t.endpointForSwitch(c.UserID, b.Model); err != nil {
+	if c.LLM, err = t.endpointForSwitch(c.UserID, b.Model, b.Profile); err != nil {
 		return Result{}, err
 	}
 	if c.LLM.Model != "" {
@@ -209,7 +230,7 @@ func (e *ModelEndpoint) textBytes() int {
 	if e == nil {
 		return 0
 	}
-	return elementOverhead + len(e.Model) + len(e.BaseURL) + len(e.Key)
+	return elementOverhead + len(e.Model) + len(e.BaseURL) + len(e.Key) + len(e.Profile)
 }
 
 // endpointBytes returns what the endpoints that the settings named before take, without their keys.

@@ -85,8 +85,8 @@ func TestEndpoint_BelongsToTheConversation(t *testing.T) {
 			Request:        StartRequest{ParentConversationID: ptr("c1"), LLMModel: ptr("x")},
 		})
 	for id, want := range map[string]ModelEndpoint{
-		"t-child": {"m", "https://a", llmKey(1).Path},
-		"t-own":   {"x", "https://b", ""},
+		"t-child": {Model: "m", BaseURL: "https://a", Key: llmKey(1).Path},
+		"t-own":   {Model: "x", BaseURL: "https://b"},
 	} {
 		if got := f.store.View().StartTask("ada", id); got == nil || got.LLM == nil || *got.LLM != want {
 			t.Errorf("%s: %+v, want %+v", id, got.LLM, want)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -86,7 +87,7 @@ func (t *transaction) applyRemovalReserve(b *RemovalReserveBody) (Result, *Error
 	next := *h
 	next.Removals = kept
 	t.meta.History = &next
-	return Result{Granted: granted}, nil
+	return Result{Granted: int32(min(granted, math.MaxInt32))}, nil //nolint:gosec // it is bounded
 }
 
 // noteBrake records that a limit stopped removals.

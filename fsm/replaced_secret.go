@@ -56,6 +56,8 @@ func secretsOwner(row any) string {
 		return row.UserID
 	case *Provider:
 		return row.UserID
+	case *Profile:
+		return row.UserID
 	}
 	return ""
 }

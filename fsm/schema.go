@@ -26,6 +26,7 @@ const (
 	tableOrphans        = "orphans"
 	tableReplaced       = "replaced_secrets"
 	tableSetups         = "project_setups"
+	tableProfiles       = "profiles"
 	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage the usage that limits
 	// bound.
 	tableSecretRefs = "secret_refs"
@@ -59,7 +60,7 @@ func schema() *memdb.DBSchema {
 	tables := []*memdb.TableSchema{
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
-		recentStartTable(), usageTable(), orphanTable(), replacedTable(), setupTable(),
+		recentStartTable(), usageTable(), orphanTable(), replacedTable(), setupTable(), profileTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

@@ -79,6 +79,11 @@ func samples() map[string]sample {
 			}, &Setup{UserID: "u", Repository: "r", Hash: "g", UsedAt: t0},
 			&Setup{UserID: "u", Repository: "r", Hash: "h", UsedAt: t1},
 		},
+		tableProfiles: {
+			&Profile{UserID: "u", Kind: ProfileLLM, Name: "n", ID: "a"},
+			&Profile{UserID: "u", Kind: ProfileAgent, Name: "n", ID: "b"},
+			&Profile{UserID: "u", Kind: ProfileLLM, Name: "n", ID: "c", Active: true},
+		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},

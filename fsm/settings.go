@@ -69,6 +69,24 @@ type SettingsValues struct {
 	GitFullClone            *bool     `json:"git_full_clone,omitempty" settings:"sticky"`
 }
 
+// DefaultSettings returns the values of settings of which none was ever sent.
+func DefaultSettings() SettingsValues {
+	return SettingsValues{
+		EnableDefaultCondenser: true, EnableProactiveConversationStarter: true, EnableSolvabilityAnalysis: true,
+	}
+}
+
+// with returns the values with some members of other ones.
+func (v SettingsValues) with(other *SettingsValues, names []string) SettingsValues {
+	to, from := reflect.ValueOf(&v).Elem(), reflect.ValueOf(other).Elem()
+	for i, m := range settingsMembers {
+		if slices.Contains(names, m.name) {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	return v
+}
+
 // withoutAgents returns the values as a node below VersionAgents knows them.
 func (v SettingsValues) withoutAgents() SettingsValues {
 	v.AgentKind, v.ACPServer, v.ACPCommand, v.ACPModel = nil, nil, nil, nil

@@ -50,12 +50,17 @@ func (r *rules) customSecrets(list []CustomSecret) {
 }
 
 func (t *transaction) applySettingsPut(b *SettingsPutBody) (Result, *Error) {
+	return t.putSettings(b, b.over)
+}
+
+// putSettings stores what a body makes of a user's settings, its providers and its secrets.
+func (t *transaction) putSettings(b *SettingsPutBody, over func(old *Settings) *Settings) (Result, *Error) {
 	user := t.cmd.UserID
 	if err := t.checkCustomSecretCount(user, b.CustomSecrets); err != nil {
 		return Result{}, err
 	}
 	old := t.settingsOf(user)
-	s := b.over(old)
+	s := over(old)
 	if t.meta.active(VersionEndpoints) {
 		s.leave(old, b.LLMAPIKey != nil)
 	}
@@ -121,21 +126,27 @@ func (t *transaction) settingsOf(user string) *Settings {
 	return t.before.Settings(user)
 }
 
-// SettingsAdmission returns the error with which SettingsPut would refuse the request because of
-// the stored state. Callers use it before they write secrets.
-func (v *View) SettingsAdmission(userID string, b *SettingsPutBody, now time.Time) *Error {
+// SettingsAdmission returns the error with which SettingsPut or SettingsPatch would refuse the request
+// because of the stored state. Callers use it before they write secrets.
+func (v *View) SettingsAdmission(userID string, b Body, now time.Time) *Error {
 	t := v.transaction(now)
 	t.cmd.UserID = userID
-	return t.settingsAdmission(b)
+	switch b := b.(type) {
+	case *SettingsPutBody:
+		return t.settingsAdmission(b, b.over)
+	case *SettingsPatchBody:
+		return t.settingsAdmission(&b.SettingsPutBody, b.over)
+	}
+	return nil
 }
 
-func (t *transaction) settingsAdmission(b *SettingsPutBody) *Error {
+func (t *transaction) settingsAdmission(b *SettingsPutBody, over func(old *Settings) *Settings) *Error {
 	userID := t.cmd.UserID
 	if err := t.checkCustomSecretCount(userID, b.CustomSecrets); err != nil {
 		return err
 	}
 	old := t.settingsOf(userID)
-	next := b.over(old)
+	next := over(old)
 	next.UserID = userID
 	if t.meta.active(VersionEndpoints) {
 		next.leave(old, b.LLMAPIKey != nil)

@@ -98,7 +98,7 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 		for _, table := range []string{
 			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
 			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands, tableOrphans,
-			tableReplaced, tableSetups,
+			tableReplaced, tableSetups, tableProfiles,
 		} {
 			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
 			must(err)
@@ -253,6 +253,8 @@ func decodeRow(table string, row []byte) (store func(*loader) error, err error) 
 		return decoded[replacedSecret](table, row)
 	case tableSetups:
 		return decoded[Setup](table, row)
+	case tableProfiles:
+		return decoded[Profile](table, row)
 	case tableInternalCommands:
 		r := new(commandRecord)
 		return func(l *loader) error { return l.restoreCommand(r) }, json.Unmarshal(row, r)

@@ -110,6 +110,8 @@ type StartRequest struct {
 	Secrets               *map[string]string `json:"secrets"`
 	// ACPServer is the id of an agent of the spec, nil for the user's choice (VersionAgents).
 	ACPServer *string `json:"acp_server,omitempty"`
+	// ACPModel is what that agent is asked for, nil for the user's choice (VersionProfiles).
+	ACPModel *string `json:"acp_model,omitempty"`
 }
 
 // Values of a request's trigger.
@@ -210,6 +212,7 @@ func (q *StartRequest) check(r *rules) {
 			MaxPath,
 		}, {"title", q.Title, r.limit(MaxLine, MaxParagraph)}, {"trigger", q.Trigger, MaxName},
 		{"parent_conversation_id", q.ParentConversationID, maxID}, {"acp_server", q.ACPServer, MaxName},
+		{"acp_model", q.ACPModel, MaxLine},
 		{"observability_span_name", q.ObservabilitySpanName, r.limit(MaxLine, MaxParagraph)},
 	} {
 		r.optional(f.name, f.value, f.limit)

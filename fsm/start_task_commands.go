@@ -25,7 +25,10 @@ type StartTaskCreateBody struct {
 	V0ID           string       `json:"v0_id,omitempty"`
 	Join           bool         `json:"join,omitempty"`
 	Request        StartRequest `json:"request"`
-	Secrets        SecretRef    `json:"secrets"`
+	// LLMProfile is the id of the LLM profile that the conversation uses, "" for the settings
+	// (VersionProfiles). An unknown one is CodeNotFound.
+	LLMProfile string    `json:"llm_profile,omitempty"`
+	Secrets    SecretRef `json:"secrets"`
 }
 
 // CommandType implements Body.
@@ -39,6 +42,7 @@ func (b *StartTaskCreateBody) check(r *rules) {
 		r.name("v0_id", b.V0ID, maxID)
 	}
 	b.Request.check(r)
+	r.lookedUp("llm_profile", b.LLMProfile)
 	r.ref("secrets", b.Secrets)
 }
 
@@ -59,6 +63,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 	request := b.Request
 	if !t.meta.active(VersionAgents) {
 		request.ACPServer = nil
+	}
+	if !t.meta.active(VersionProfiles) {
+		request.ACPModel = nil
 	}
 	var parent *Conversation // whose endpoint of models the start takes
 	named := valueOr(request.LLMModel, "") != ""
@@ -81,6 +88,12 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		Request: request, LLM: t.endpointForStart(user, request.LLMModel, parent),
 		Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 		CreatedIndex: t.desiredIndex(),
+	}
+	if b.LLMProfile != "" && t.meta.active(VersionProfiles) {
+		var err *Error
+		if task.LLM, err = t.endpointOfProfile(user, b.LLMProfile, valueOr(b.Request.LLMModel, "")); err != nil {
+			return Result{}, err
+		}
 	}
 	s, err := t.sandboxOfStart(user, valueOr(request.SandboxID, ""))
 	if err != nil {

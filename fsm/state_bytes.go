@@ -33,10 +33,10 @@ const (
 	maxDoneBytes = 8 << 20
 )
 
-// rowBytes returns what a row counts for in its user's state: settings, names of secrets, git
-// providers, sandboxes, conversations, start tasks and results of commands, and the secrets that they
-// refer to or did until ReplacedTTL ago. Other rows count for nothing, because only operators and the
-// leader write them. It depends on the row alone.
+// rowBytes returns what a row counts for in its user's state: settings, profiles, names of secrets,
+// git providers, sandboxes, conversations, start tasks and results of commands, and the secrets that
+// they refer to or did until ReplacedTTL ago. Other rows count for nothing, because only operators
+// and the leader write them. It depends on the row alone.
 func (m *meta) rowBytes(row any) (user string, bytes int) {
 	if !m.active(VersionRoom) {
 		return textBytesOf(row)
@@ -65,12 +65,14 @@ const (
 	lostHeap         = 550
 	replacedHeap     = 800
 	setupHeap        = 500
+	profileHeap      = 900
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
 	resultSandboxHeap      = 1900
 	resultConversationHeap = 400
 	resultTaskHeap         = 800
+	resultProfileHeap      = 250
 	// refHeap is what a reference costs, with its row of tableSecretRefs.
 	refHeap = 350
 )
@@ -100,6 +102,8 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, replacedHeap + len(row.UserID) + len(row.Path) + row.Bytes
 	case *Setup:
 		return row.UserID, setupHeap + len(row.UserID) + 2*(len(row.Repository)+len(row.Hash))
+	case *Profile:
+		return row.UserID, profileHeap + row.textBytes()
 	case *Orphan:
 		if row.Owner != "" {
 			return row.Owner, lostHeap + len(
@@ -134,6 +138,9 @@ func (r *commandRecord) heap() int {
 	}
 	if t := r.Result.StartTask; t != nil {
 		n += resultTaskHeap + t.textBytes()
+	}
+	if p := r.Result.Profile; p != nil {
+		n += resultProfileHeap + p.textBytes()
 	}
 	return n
 }

@@ -1,7 +1,7 @@
 package fsm
 
 // UserDeleteBody removes a user with everything that is the user's: API keys, settings, providers,
-// secrets, conversations, start tasks and answers about repositories at once, sandboxes as
+// profiles, secrets, conversations, start tasks and answers about repositories at once, sandboxes as
 // sandbox.delete does, with their workspaces. What lost clients still have of them, and the
 // workspaces of sandboxes that a policy deleted, are removed as soon as the limits of removals allow.
 // What an Idempotency-Key was answered is forgotten, below VersionRoom within ClientResultTTL. An
@@ -38,6 +38,7 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	}
 	dropAll[Conversation](t, tableConversations, indexID, mine)
 	dropAll[Provider](t, tableProviders, indexID, mine)
+	dropAll[Profile](t, tableProfiles, indexID, mine)
 	dropAll[CustomSecret](t, tableCustomSecrets, indexID, mine)
 	dropAll[Setup](t, tableSetups, indexID, mine)
 	dropAll[recentStart](t, tableRecentStarts, indexID, mine)
@@ -76,7 +77,7 @@ func dropAll[T any](t *transaction, table, index string, prefix []byte) {
 	}
 }
 
-// SecretsOf returns the references of a user's settings, providers, custom secrets and start tasks.
+// SecretsOf returns the references of a user's settings, providers, profiles, custom secrets and start tasks.
 func (v *View) SecretsOf(userID string) []SecretRef {
 	var refs []SecretRef
 	add := func(row referrer) {
@@ -91,6 +92,11 @@ func (v *View) SecretsOf(userID string) []SecretRef {
 	}
 	for _, p := range v.Providers(userID) {
 		add(p)
+	}
+	for _, kind := range []ProfileKind{ProfileLLM, ProfileAgent} {
+		for _, p := range v.Profiles(userID, kind) {
+			add(p)
+		}
 	}
 	for _, c := range v.CustomSecrets(userID) {
 		add(c)

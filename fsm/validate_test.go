@@ -366,6 +366,7 @@ func TestBodies_FreeValuesAreKnown(t *testing.T) {
 	slices.Sort(found)
 	if want := []string{
 		"PluginSource.Parameters",
+		"Profile.Document",
 		"StartRequest.ObservabilityMetadata",
 		"StartRequest.Processors",
 	}; !slices.Equal(found, want) {

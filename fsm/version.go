@@ -22,8 +22,9 @@ import (
 // what is kept as the memory that it takes, collects what has expired, has a drain move one workspace
 // first, has starts ask about a repository's files that run by themselves, and has voters say whom they
 // voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
-// copies of workspaces, and gives commands a binary header.
-const ProtocolVersion = 10
+// copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of models and
+// agents.
+const ProtocolVersion = 11
 
 // What each protocol version introduced.
 const (
@@ -69,6 +70,9 @@ const (
 	VersionCopies = 10
 	// VersionBinary: commands have a binary header (Command.EncodeBinary).
 	VersionBinary = 10
+	// VersionProfiles: users have profiles of models and of agents, single custom secrets are stored and
+	// removed, and settings are changed member by member.
+	VersionProfiles = 11
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -97,6 +101,8 @@ func VersionBrings(version int) string {
 			"a follower believes no leader without a majority's votes"
 	case VersionCopies: // VersionBinary, too
 		return "copies of workspaces are encrypted; commands have a binary header, which nodes read in less time"
+	case VersionProfiles:
+		return "users have profiles of models and agents, and change single settings and secrets"
 	}
 	return ""
 }

@@ -14,8 +14,9 @@ import (
 
 // sampleRequest is a request for a route that gets a 2xx for alice or root.
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
-	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask, ":kind",
-		"job", ":id", "2", ":port", "VSCODE", ":profile", "heap", ":what", "metrics", "*id", "small").Replace(r.path)
+	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask,
+		":name", "fast", ":org_id", "alice", "*secret_id", "NPM", ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile",
+		"heap", ":what", "metrics", "*id", "small").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
@@ -28,6 +29,9 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 	case "start_task.get":
 		path += "?ids=" + strings.Repeat("a", 32)
 	}
+	if strings.HasPrefix(r.name, "agent_profile.") {
+		path = strings.Replace(path, "/fast", map[bool]string{true: "/p2", false: "/mine"}[r.name == "agent_profile.activate"], 1)
+	}
 	switch r.name {
 	case "api_key.create":
 		body = `{"user":"carol","name":"laptop"}`
@@ -37,6 +41,16 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"hash":"` + askingHash + `","accept":true}`
 	case "conversation.switch_acp_model":
 		body = `{"model":"m"}`
+	case "conversation.switch_profile":
+		body = `{"profile_name":"fast"}`
+	case "agent_profile.save":
+		body = `{"llm_profile_ref":"fast"}`
+	case "llm_profile.save", "organization_profile.save":
+		body = `{"llm":{"model":"m","api_key":"sk-1"}}`
+	case "agent_profile.rename", "llm_profile.rename", "organization_profile.rename":
+		body = `{"new_name":"other"}`
+	case "secret.create", "secret.update":
+		body = `{"name":"A","value":"b"}`
 	case "spec.apply":
 		body = `{"specs":[]}`
 	case "member.remove", "member.allow":

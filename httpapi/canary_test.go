@@ -69,6 +69,18 @@ func canaryBodies() []struct{ path, body string } {
 		{v0Path, `{"replay_json":"[\"CANARY\"]"}`},
 		{v0Path, `{"repository":"https://u:CANARY@h/o/r"}`},
 		{v0Path, `{"create_microagent":{"repo":"https://u:CANARY@h/o/r"}}`},
+		{pathSettingsV1, `{"agent_settings_diff":{"llm":{"api_key":"CANARY"}},"search_api_key":"CANARY","mcp_config":` + mcp +
+			`,"secrets_store":{"custom_secrets":{"N":{"secret":"CANARY"}}}}`},
+		{pathSettingsV1, `{"agent_settings_diff":{"llm":{"api_key":["CANARY"]},"mcp_config":{"CANARY":"CANARY"}}}`},
+		{pathLLMProfiles + "/fast", `{"llm":{"model":"m","api_key":"CANARY"}}`},
+		{pathLLMProfiles + "/fast", `{"llm":{"model":"m","api_key":["CANARY"],"CANARY":"CANARY"}}`},
+		{pathLLMProfiles + "/fast", `{"llm":{"model":"m","base_url":"https://u:CANARY@h/v1"}}`},
+		{pathLLMProfiles + "/fast/activate", `{"key":"CANARY"}`},
+		{pathSecrets, `{"name":"N","value":"CANARY"}`},
+		{pathSecrets, `{"name":"N","value":["CANARY"],"description":{"a":"CANARY"}}`},
+		{pathAgentProfiles + "/mine", `{"llm_profile_ref":"fast","verification":{"critic_api_key":"CANARY"}}`},
+		{pathAgentProfiles + "/mine", `{"llm_profile_ref":"fast","condenser":{"url":"https://u:CANARY@h"},"CANARY":"CANARY"}`},
+		{pathAgentProfiles + "/mine", `{"agent_kind":"acp","acp_command":["x","--token","CANARY"],"acp_args":"CANARY"}`},
 		{
 			pathConversations,
 			`{"secrets":{"A":["CANARY"],"OH_X":"CANARY"},"plugins":[{"source":["CANARY"],"parameters":"CANARY"},` +

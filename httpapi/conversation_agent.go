@@ -76,6 +76,13 @@ func conversationRoutes() []route {
 			access: user,
 			handle: (*Server).handleSwitchLLM,
 		},
+		{
+			name:   "conversation.switch_profile",
+			method: post,
+			path:   of + "/switch_profile",
+			access: user,
+			handle: (*Server).handleSwitchProfile,
+		},
 	}
 }
 

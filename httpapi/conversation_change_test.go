@@ -325,6 +325,7 @@ func TestWrites_AreNotDeniedAfterwards(t *testing.T) {
 			h.questioned(route, sb)
 			req, known := map[string]struct{ key, path, body string }{
 				"conversation.update": {h.alice, pathConversations + "/" + h.conversation("alice", sb), `{"title":"new"}`},
+				"secret.update":       {h.alice, pathSecrets + "/NPM", `{"name":"B"}`},
 				"config.set":          {h.root, pathOperator + "/config", `{"limits":{"user":{"total_sandboxes":7}}}`},
 				"user.configure":      {h.root, pathOperator + "/users/alice", `{"limits":{"total_sandboxes":7}}`},
 				"member.transfer":     {h.root, pathOperator + "/transfer-leader", `{"to":"n2"}`},

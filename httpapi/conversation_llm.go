@@ -24,6 +24,25 @@ func (s *Server) handleSwitchLLM(c *call) (response.Response, error) {
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}
+	return s.switchLLM(c, id, model, "")
+}
+
+// handleSwitchProfile handles POST …/{conversation_id}/switch_profile: to the model, base URL and key of
+// an LLM profile. The settings stay.
+func (s *Server) handleSwitchProfile(c *call) (response.Response, error) {
+	id, o := c.conversationID(), c.Object()
+	name := o.MustText("profile_name", fsm.MaxProfileName)
+	if o.Has("profile_name") && o.Value("profile_name") == "" {
+		o.Rule("profile_name", badProfileName())
+	}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
+	}
+	return s.switchLLM(c, id, "", name)
+}
+
+// switchLLM moves a conversation to an LLM profile of its owner, "" for the settings.
+func (s *Server) switchLLM(c *call, id, model, profile string) (response.Response, error) {
 	if c.Key != "" {
 		if _, found, err := c.Recorded(); found || err != nil {
 			return response.Response{Status: http.StatusOK, Body: wire.Success{Success: true}}, err
@@ -54,7 +73,15 @@ func (s *Server) handleSwitchLLM(c *call) (response.Response, error) {
 		return response.Response{}, response.Error(http.StatusConflict,
 			fmt.Sprintf("Sandbox is %s; the model can't be switched now.", a.state()))
 	}
-	to, refused := v.EndpointForSwitch(c.Caller.User, model, c.Now)
+	profileID := ""
+	if profile != "" {
+		p := v.Profile(c.Caller.User, fsm.ProfileLLM, profile)
+		if p == nil {
+			return response.Response{}, errNoProfile(fsm.ProfileLLM, profile)
+		}
+		profileID = p.ID
+	}
+	to, refused := v.EndpointForSwitch(c.Caller.User, model, profileID, c.Now)
 	if refused != nil {
 		return response.Response{}, refused
 	}
@@ -64,7 +91,7 @@ func (s *Server) handleSwitchLLM(c *call) (response.Response, error) {
 			return response.Response{}, err
 		}
 	}
-	if _, err := c.Propose(&fsm.ConversationSwitchLLMBody{ID: id, Model: model}); err != nil {
+	if _, err := c.Propose(&fsm.ConversationSwitchLLMBody{ID: id, Model: model, Profile: profileID}); err != nil {
 		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 	}
 	return response.OK(wire.Success{Success: true})

@@ -43,6 +43,7 @@ func TestForeign(t *testing.T) {
 		{"POST", pathConversations + "/ID/switch_llm", `{"llm_model":"CONV"}`},
 		{"PATCH", pathConversations + "/ID", `{"title":"CONV"}`},
 		{"DELETE", pathConversations + "/ID", ""},
+		{"POST", pathConversations + "/ID/switch_profile", `{"profile_name":"CONV"}`},
 		{"GET", pathSandboxes + "/ID/logs", ""},
 		{"GET", pathSandboxes + "/ID/logs?follow=true", ""},
 		{"POST", pathConversations, `{"parent_conversation_id":"ID"}`},

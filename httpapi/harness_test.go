@@ -306,7 +306,13 @@ func (h *harness) questioned(r route, sb string) {
 	if strings.HasSuffix(r.name, "share") || strings.HasSuffix(r.name, "rotate_key") {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	}
-	if r.name == "conversation.switch_llm" {
+	switch noun, _, _ := strings.Cut(r.name, "."); {
+	case strings.HasSuffix(noun, "_profile") || noun == "secret" || r.name == "conversation.switch_profile":
+		h.raised().withProfiles("alice")
+	case noun == "settings_v1":
+		h.raised()
+	}
+	if r.name == "conversation.switch_llm" || r.name == "conversation.switch_profile" {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.server.cfg.APIURLs = []string{"http://10.1.2.3:8440"}
 	}
@@ -321,6 +327,22 @@ func (h *harness) questioned(r route, sb string) {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 		h.observe(sb, fsm.SandboxStatus{State: fsm.SandboxError, Reason: fsm.ReasonWorkspace})
 	}
+}
+
+// withProfiles gives a user an LLM profile, an agent profile and a custom secret.
+func (h *harness) withProfiles(user string) *harness {
+	h.t.Helper()
+	h.apply(user, &fsm.ProfilePutBody{Profile: fsm.Profile{
+		Kind: fsm.ProfileLLM, Name: "fast", ID: "p1", Model: "openai/gpt-5", BaseURL: "https://models.example.org/v1",
+	}})
+	h.apply(user, &fsm.ProfilePutBody{Profile: fsm.Profile{
+		Kind: fsm.ProfileAgent, Name: "mine", ID: "p2",
+		Document: []byte(`{"agent_kind":"openhands","llm_profile_ref":"fast","system_message_suffix":"Be short."}`),
+	}})
+	h.apply(user, &fsm.CustomSecretPutBody{Secret: fsm.CustomSecret{
+		Name: "NPM", Ref: fsm.SecretRef{Path: fsm.CustomSecretPath(user, "NPM"), Version: 1},
+	}})
+	return h
 }
 
 // conversation creates a conversation in a sandbox, as a finished start task does.

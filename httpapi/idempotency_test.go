@@ -11,6 +11,7 @@ import (
 
 // postBodies are requests with side effects in the secret store, where the route has any.
 func postBodies(sandbox, conversation string) map[string]struct{ path, body, other string } {
+	ofAlice := strings.ReplaceAll(pathOrgProfiles, ":org_id", "alice")
 	return map[string]struct{ path, body, other string }{
 		"settings.put":                {settingsPath, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
 		"conversation.v0_start":       {v0Path, `{"mcp_config":{}}`, `{}`},
@@ -51,13 +52,31 @@ func postBodies(sandbox, conversation string) map[string]struct{ path, body, oth
 			`{"model":"b"}`,
 		},
 		"conversation.switch_llm": {pathConversations + "/" + conversation + "/switch_llm", `{}`, `{"llm_model":null}`},
-		"client.drain":            {pathOperator + "/clients/ready/drain", ``, `{}`},
-		"client.lost":             {pathOperator + "/clients/down/lost", ``, `{}`},
-		"client.enable":           {pathOperator + "/clients/ready/enable", ``, `{}`},
-		"orphan.restore":          {pathOperator + "/orphans/lost/v-1/restore", ``, `{}`},
-		"hold.release":            {pathOperator + "/hold/release", `{}`, `{"index":1}`},
-		"spec.pool":               {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
-		"spec.apply":              {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
+		"conversation.switch_profile": {
+			pathConversations + "/" + conversation + "/switch_profile", `{"profile_name":"fast"}`, `{"profile_name":"x"}`,
+		},
+		"settings_v1.save":       {pathSettingsV1, `{"llm_api_key":"a"}`, `{"llm_api_key":"b"}`},
+		"agent_profile.save":     {pathAgentProfiles + "/mine", `{"llm_profile_ref":"fast"}`, `{"llm_profile_ref":"slow"}`},
+		"agent_profile.rename":   {pathAgentProfiles + "/mine/rename", `{"new_name":"a"}`, `{"new_name":"b"}`},
+		"agent_profile.activate": {pathAgentProfiles + "/p2/activate", ``, `{}`},
+		"llm_profile.save": {
+			pathLLMProfiles + "/fast", `{"llm":{"model":"m","api_key":"a"}}`, `{"llm":{"model":"m","api_key":"b"}}`,
+		},
+		"llm_profile.rename":   {pathLLMProfiles + "/fast/rename", `{"new_name":"a"}`, `{"new_name":"b"}`},
+		"llm_profile.activate": {pathLLMProfiles + "/fast/activate", ``, `{}`},
+		"organization_profile.save": {
+			ofAlice + "/fast", `{"llm":{"model":"m","api_key":"a"}}`, `{"llm":{"model":"m","api_key":"b"}}`,
+		},
+		"organization_profile.rename":   {ofAlice + "/fast/rename", `{"new_name":"a"}`, `{"new_name":"b"}`},
+		"organization_profile.activate": {ofAlice + "/fast/activate", ``, `{}`},
+		"secret.create":                 {pathSecrets, `{"name":"A","value":"a"}`, `{"name":"A","value":"b"}`},
+		"client.drain":                  {pathOperator + "/clients/ready/drain", ``, `{}`},
+		"client.lost":                   {pathOperator + "/clients/down/lost", ``, `{}`},
+		"client.enable":                 {pathOperator + "/clients/ready/enable", ``, `{}`},
+		"orphan.restore":                {pathOperator + "/orphans/lost/v-1/restore", ``, `{}`},
+		"hold.release":                  {pathOperator + "/hold/release", `{}`, `{"index":1}`},
+		"spec.pool":                     {pathOperator + "/specs/small/pool", `{"size":1}`, `{"size":2}`},
+		"spec.apply":                    {pathOperator + "/specs", `{"specs":[]}`, `{"specs":[],"replace":true}`},
 	}
 }
 

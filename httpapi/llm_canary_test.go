@@ -125,7 +125,7 @@ func TestModels_NoAnswerHasTheKey(t *testing.T) {
 	token, seen := h.token(), 0
 	replace := strings.NewReplacer(":sandbox_id", h.sandbox, ":conversation_id", h.conversation, ":port", "8000", ":id",
 		"alice", "*secret_name", "llm_api_key", "*id", "small",
-		":client_id", "c1", ":kind", "job", ":what", "config", ":profile", "heap")
+		":client_id", "c1", ":kind", "job", ":what", "config", ":profile", "heap", ":name", "fast", ":org_id", "alice")
 	for _, r := range routes() {
 		if r.method != http.MethodGet || r.name == "node.log" || r.name == "node.profile" {
 			continue // they don't end, or take seconds

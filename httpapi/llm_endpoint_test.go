@@ -141,3 +141,45 @@ func TestSwitchLLM_Refusals(t *testing.T) {
 		t.Errorf("%s", res.body)
 	}
 }
+
+// TestSwitchProfile: a conversation goes to an LLM profile's server with the profile's key, whatever
+// the settings say, and no other server gets that key.
+func TestSwitchProfile(t *testing.T) {
+	t.Parallel()
+	h, other := newBound(t)
+	token, path := h.token(), pathConversations+"/"+h.conversation+"/switch_profile"
+	profile := pathLLMProfiles + "/other"
+	save := func(model, url, key string) {
+		t.Helper()
+		h.do(h.alice, "POST", profile,
+			sprint(`{"llm":{"model":%q,"base_url":%q,"api_key":%q}}`, model, url, key)).want(t, 201)
+	}
+	save("openai/gpt-other", other.BaseURL(), "sk-of-profile")
+	calls := h.asked(cannedAnswer)
+	h.do(h.bob, "POST", path, `{"profile_name":"other"}`).want(t, 404)
+	h.do(h.alice, "POST", path, `{"profile_name":"none"}`).want(t, 404).is(t, `{"detail":"Profile 'none' not found"}`)
+	h.do(h.alice, "POST", path, `{}`).want(t, 422)
+	h.do(h.alice, "POST", path, `{"profile_name":""}`).want(t, 422)
+	if got := h.goes(other, token); got != "first "+modelKey || len(*calls) > 0 {
+		t.Fatalf("refused switches moved the conversation to %s", got)
+	}
+	h.do(h.alice, "POST", path, `{"profile_name":"other"}`).want(t, 200).is(t, `{"success":true}`)
+	if len(*calls) != 1 || !strings.Contains((*calls)[0], `"model":"openai/gpt-other"`) ||
+		strings.Contains((*calls)[0], "sk-") {
+		t.Errorf("the agent server was called with %q", *calls)
+	}
+	at := func(want string) {
+		t.Helper()
+		if got := h.goes(other, token); got != want {
+			t.Errorf("the request went to %s, want %s", got, want)
+		}
+	}
+	at("other sk-of-profile")
+	h.settings(h.alice, sprint(`{"llm_base_url":%q,"llm_api_key":"sk-of-settings"}`, other.BaseURL()))
+	at("other sk-of-profile")
+	save("openai/gpt-other", other.BaseURL(), "sk-rotated")
+	at("other sk-rotated")
+	// A profile that leads elsewhere now has no key for where the conversation goes on.
+	save("openai/gpt-other", h.model.BaseURL(), "sk-of-elsewhere")
+	at("other sk-of-settings")
+}

@@ -18,12 +18,14 @@ const (
 	pathTaskSetup     = "/api/v1/start-tasks/:task_id/setup"
 	pathWebhooks      = "/api/v1/webhooks"
 	pathOperator      = "/api/v1/operator"
+	pathSecrets       = "/api/v1/secrets"
 )
 
 // routes is the route table of the whole API. The router, the metrics and the tests use it.
 func routes() []route {
 	return slices.Concat(seedRoutes(), sandboxRoutes(), accountRoutes(), installationRoutes(),
-		conversationRoutes(), agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())
+		conversationRoutes(), settingsV1Routes(), profileRoutes(), organizationRoutes(), secretRoutes(), modelRoutes(),
+		agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())
 }
 
 // seedRoutes are the seed document's endpoints of settings and conversations, and those around them.

@@ -26,6 +26,8 @@ type settingsInput struct {
 	mcp    *fsm.MCPConfig
 	tokens []git.Token
 	custom []customSecretInput
+	// set has the names of what changes; nil is a request for all settings.
+	set []string
 }
 
 type customSecretInput struct {
@@ -71,14 +73,14 @@ func readSettings(o decode.Object) settingsInput {
 	in := settingsInput{keys: map[string]*string{}}
 	for _, row := range settingsTable {
 		if row.read != nil {
-			row.read(o, &in)
+			row.read(o, row.name, &in)
 		}
 	}
 	return in
 }
 
 // readSecretsStore reads the tokens and secrets that are merged into what is stored.
-func readSecretsStore(o decode.Object, in *settingsInput) {
+func readSecretsStore(o decode.Object, _ string, in *settingsInput) {
 	if !o.NotNull("secrets_store", decode.KindObject) {
 		return
 	}
@@ -120,9 +122,20 @@ func readCustomSecrets(o decode.Object) []customSecretInput {
 }
 
 // command builds the command and lists the secrets to store.
-func (in settingsInput) command(user string) (*fsm.SettingsPutBody, request.SecretWrites, error) {
-	var writes request.SecretWrites
-	body := &fsm.SettingsPutBody{
+func (in settingsInput) command(user string) (fsm.Body, request.SecretWrites, error) {
+	if in.set == nil {
+		body := new(fsm.SettingsPutBody)
+		writes, err := in.fill(body, user)
+		return body, writes, err
+	}
+	body := &fsm.SettingsPatchBody{Set: in.set}
+	writes, err := in.fill(&body.SettingsPutBody, user)
+	return body, writes, err
+}
+
+// fill sets the members of a body and lists the secrets to store.
+func (in settingsInput) fill(body *fsm.SettingsPutBody, user string) (writes request.SecretWrites, err error) {
+	*body = fsm.SettingsPutBody{
 		Values:        in.values,
 		Providers:     make([]fsm.Provider, len(in.tokens)),
 		CustomSecrets: make([]fsm.CustomSecret, len(in.custom)),
@@ -135,7 +148,7 @@ func (in settingsInput) command(user string) (*fsm.SettingsPutBody, request.Secr
 	if in.mcp != nil {
 		text, err := response.Encode(in.mcp)
 		if err != nil {
-			return nil, request.SecretWrites{}, fmt.Errorf("encoding the MCP configuration: %w", err)
+			return writes, fmt.Errorf("encoding the MCP configuration: %w", err)
 		}
 		writes.Add(fsm.SettingPath(user, "mcp_config"), "json", string(text), &body.MCPConfig)
 	}
@@ -147,7 +160,7 @@ func (in settingsInput) command(user string) (*fsm.SettingsPutBody, request.Secr
 		body.CustomSecrets[i] = fsm.CustomSecret{UserID: user, Name: one.name, Description: one.description}
 		writes.Add(fsm.CustomSecretPath(user, one.name), "value", one.secret, &body.CustomSecrets[i].Ref)
 	}
-	return body, writes, nil
+	return writes, nil
 }
 
 // stageKey returns the reference for one key: nil keeps the stored one, a zero reference clears it.

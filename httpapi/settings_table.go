@@ -13,8 +13,11 @@ import (
 // settingsRow is a member of POST and GET /api/settings. A new setting is one row.
 type settingsRow struct {
 	name string
-	// read decodes the member of a request; nil for one of the answer alone.
-	read func(o decode.Object, in *settingsInput)
+	// read decodes the member of a request, which has a name of its own in the nested settings of V1; nil
+	// for one of the answer alone.
+	read func(o decode.Object, name string, in *settingsInput)
+	// value is set for a member of fsm.SettingsValues.
+	value bool
 	// show returns the member of the answer.
 	show func(s *storedSettings) any
 	// key is set for a member that is stored as a secret, in an entry with the member "value".
@@ -62,7 +65,7 @@ var settingsTable = []settingsRow{ //nolint:gochecknoglobals // read-only
 	addressSetting("sandbox_runtime_container_image",
 		func(v *settingsValues) **string { return &v.SandboxRuntimeContainerImage }),
 	{
-		name: "mcp_config", read: func(o decode.Object, in *settingsInput) { in.mcp = readMCPConfig(o) },
+		name: "mcp_config", read: func(o decode.Object, _ string, in *settingsInput) { in.mcp = readMCPConfig(o) },
 		show: func(s *storedSettings) any { return s.mcp },
 	},
 	keySetting("search_api_key", func(b *settingsPut) **fsm.SecretRef { return &b.SearchAPIKey }),
@@ -91,9 +94,10 @@ var settingsTable = []settingsRow{ //nolint:gochecknoglobals // read-only
 // valueSetting is the row of a member of fsm.SettingsValues.
 func valueSetting[T any](name string, at func(*fsm.SettingsValues) *T, read func(decode.Object, string) T) settingsRow {
 	return settingsRow{
-		name: name,
-		read: func(o decode.Object, in *settingsInput) { *at(&in.values) = read(o, name) },
-		show: func(s *storedSettings) any { return *at(&s.Values) },
+		name:  name,
+		value: true,
+		read:  func(o decode.Object, name string, in *settingsInput) { *at(&in.values) = read(o, name) },
+		show:  func(s *storedSettings) any { return *at(&s.Values) },
 	}
 }
 
@@ -193,7 +197,9 @@ func switchSetting(name string, otherwise bool, at func(*fsm.SettingsValues) *bo
 func keySetting(name string, at func(*fsm.SettingsPutBody) **fsm.SecretRef) settingsRow {
 	return settingsRow{
 		name: name,
-		read: func(o decode.Object, in *settingsInput) { in.keys[name] = o.Masked().Text(name, fsm.MaxParagraph) },
+		read: func(o decode.Object, as string, in *settingsInput) {
+			in.keys[name] = o.Masked().Text(as, fsm.MaxParagraph)
+		},
 		show: func(*storedSettings) any { return nil },
 		key:  at,
 	}

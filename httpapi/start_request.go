@@ -25,6 +25,8 @@ func newHexID() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }
 type startInput struct {
 	request fsm.StartRequest
 	secrets fsm.StartSecrets
+	// llmProfile is the id of the LLM profile that the conversation uses, "" for the settings.
+	llmProfile string
 	// conversation is the requested id, "" for a new one.
 	conversation string
 	v0ID         string
@@ -38,6 +40,9 @@ func (s *Server) handleStart(c *call) (response.Response, error) {
 		return response.Response{}, err
 	}
 	return c.Once(func() (fsm.Body, request.SecretWrites, error) {
+		if err := c.useAgentProfile(&in); err != nil {
+			return nil, request.SecretWrites{}, err
+		}
 		if err := c.checkStart(in.request); err != nil {
 			return nil, request.SecretWrites{}, err
 		}
@@ -75,6 +80,7 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 func (in startInput) command(user string) (*fsm.StartTaskCreateBody, request.SecretWrites, error) {
 	body := &fsm.StartTaskCreateBody{
 		ID: newHexID(), ConversationID: in.conversation, V0ID: in.v0ID, Join: in.join, Request: in.request,
+		LLMProfile: in.llmProfile,
 	}
 	if body.ConversationID == "" {
 		body.ConversationID = newHexID()
@@ -257,9 +263,6 @@ func hasLongNumber(v any) bool {
 func refuseUnhonoured(o decode.Object, q *fsm.StartRequest) {
 	if q.AgentType == "plan" {
 		o.Rule("agent_type", `there is no planning agent: send "default" and ask for a plan in initial_message`)
-	}
-	if decode.OrZero(q.AgentProfileID) != "" {
-		o.Rule("agent_profile_id", "there are no agent profiles: store the settings and send llm_model instead")
 	}
 }
 

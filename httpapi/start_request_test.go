@@ -71,7 +71,6 @@ func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 	h := newHarness(t).withSettings()
 	for _, c := range []struct{ path, body, member, says string }{
 		{pathConversations, `{"agent_type":"plan"}`, "agent_type", "ask for a plan in initial_message"},
-		{pathConversations, `{"agent_profile_id":"p"}`, "agent_profile_id", "send llm_model instead"},
 		{pathConversations, `{"selected_branch":"dev"}`, "selected_branch", "send selected_repository, too"},
 		{
 			pathConversations,

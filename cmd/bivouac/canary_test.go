@@ -200,6 +200,18 @@ func (c *canaries) answers(t *testing.T, n caller) (tasks []string) {
 	check(http.StatusOK, http.MethodPost, "/api/v1/app-conversations", c.conversation()).json(t, &task)
 	check(http.StatusOK, http.MethodPost, "/api/conversations",
 		map[string]any{"initial_user_msg": "hi", "mcp_config": c.mcp("v0")})
+	profile := "/api/v1/settings/profiles/fast"
+	check(http.StatusOK, http.MethodPost, "/api/v1/settings",
+		map[string]any{"agent_settings_diff": map[string]any{"llm": map[string]any{"api_key": c.value("nested-llm")}}})
+	check(http.StatusCreated, http.MethodPost, profile,
+		map[string]any{"llm": map[string]any{"model": "m", "api_key": c.value("profile")}})
+	check(http.StatusOK, http.MethodPost, profile+"/activate", map[string]any{})
+	check(http.StatusOK, http.MethodGet, profile, nil)
+	check(http.StatusCreated, http.MethodPost, "/api/v1/secrets",
+		map[string]any{"name": "SINGLE", "value": c.value("single")})
+	check(http.StatusUnprocessableEntity, http.MethodPost, "/api/agent-profiles/mine", map[string]any{
+		"llm_profile_ref": "fast", "verification": map[string]any{"critic_api_key": c.value("critic")},
+	})
 
 	for path, body := range map[string]any{
 		"/api/settings": map[string]any{

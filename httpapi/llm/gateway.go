@@ -193,7 +193,7 @@ func (q *request) admit(ctx context.Context) (err error) {
 	if q.target, err = endpointOf(q.operation, q.endpoint); err != nil {
 		return err
 	}
-	ref, stored := q.settings.KeyOf(q.endpoint, preset.BaseURL)
+	ref, stored := q.view.KeyOf(q.row.UserID, q.endpoint, preset.BaseURL)
 	if !stored {
 		return errNoKey(q.target.Host)
 	}

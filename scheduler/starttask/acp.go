@@ -83,8 +83,11 @@ func (a *acpAgent) settings(in *inputs, req *agent.CreateRequest) {
 }
 
 // model is what the agent is asked for, "" for the model of in.llm: a start that names a model means
-// that one.
+// that one. That of an agent profile counts before the settings'.
 func (a *acpAgent) model(in *inputs) string {
+	if model := deref(in.task.Request.ACPModel); model != "" {
+		return model
+	}
 	if deref(in.task.Request.LLMModel) != "" {
 		return ""
 	}

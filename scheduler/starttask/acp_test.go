@@ -53,6 +53,12 @@ func TestStartTask_Agent(t *testing.T) {
 			want:   `{"agent_kind":"acp","acp_server":"custom","acp_command":["bin/it's","--acp"],` + llm + `}`,
 			looked: `command -v -- 'bin/it'\''s'`,
 		},
+		"a profile's model": {
+			values:  fsm.SettingsValues{ACPServer: ptr("mine"), ACPModel: ptr("big")},
+			request: fsm.StartRequest{ACPServer: ptr("opencode"), ACPModel: ptr("small"), AgentProfileID: ptr("p2")},
+			want:    `{"agent_kind":"acp","acp_server":"opencode","acp_model":"small",` + llm + `}`,
+			looked:  "command -v -- 'opencode'",
+		},
 		"a model of the start": {
 			values:  fsm.SettingsValues{ACPServer: ptr("mine"), ACPModel: ptr("big")},
 			request: fsm.StartRequest{LLMModel: ptr("m/stored")},
@@ -64,6 +70,7 @@ func TestStartTask_Agent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTaskWorld(t)
+			w.must("", &fsm.ProtocolRaiseBody{Version: fsm.VersionProfiles})
 			w.withAgents(true, fsm.Agent{ID: "opencode"}, mine)
 			c.values.LLMModel, c.values.LLMBaseURL, c.values.EnableDefaultCondenser = ptr("m/stored"), ptr("https://llm"), true
 			key, custom := w.secret("users/ada/settings/llm_api_key", "value",
@@ -152,5 +159,27 @@ func TestStartTask_AgentWithoutBash(t *testing.T) {
 	w.run(nil)
 	if got := w.done(task.ID); got.Status != fsm.StartTaskReady {
 		t.Errorf("task %s %q", got.Status, got.Detail)
+	}
+}
+
+// TestStartTask_LLMProfile: without the gateway the sandbox gets the key of the profile that the start
+// names, not the settings'.
+func TestStartTask_LLMProfile(t *testing.T) {
+	w := newTaskWorld(t)
+	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.VersionProfiles})
+	own, profile := w.secret("users/ada/settings/llm_api_key", "value", "LLMCANARY"),
+		w.secret(fsm.ProfileKeyPath(taskUser, "p1"), "value", "PROFILECANARY")
+	w.must(taskUser, &fsm.SettingsPutBody{Values: fsm.SettingsValues{LLMModel: ptr("m/stored")}, LLMAPIKey: &own})
+	w.must(taskUser, &fsm.ProfilePutBody{Profile: fsm.Profile{
+		Kind: fsm.ProfileLLM, Name: "fast", ID: "p1", Model: "m/fast", BaseURL: "https://fast", Key: profile,
+	}})
+	task := w.task("1", func(b *fsm.StartTaskCreateBody) { b.LLMProfile = "p1" })
+	w.run(nil)
+	if got := w.done(task.ID); got.Status != fsm.StartTaskReady {
+		t.Fatalf("task %s %q", got.Status, got.Detail)
+	}
+	want := agent.LLM{Model: "m/fast", BaseURL: "https://fast", APIKey: "PROFILECANARY", UsageID: "agent"}
+	if d := cmp.Diff(want, w.agents.created[agent.DashedID(task.ConversationID)].AgentSettings.LLM); d != "" {
+		t.Error(d)
 	}
 }

@@ -71,7 +71,7 @@ func (r *Runner) read(ctx context.Context, in *inputs, v *fsm.View, sb *fsm.Sand
 	}
 	in.key = get(sb.KeyRef, fsm.MemberKey)
 	if in.gateway == "" {
-		ref, _ := in.settings.KeyOf(in.endpoint(), preset.BaseURL)
+		ref, _ := v.KeyOf(in.task.UserID, in.endpoint(), preset.BaseURL)
 		in.llmAPIKey = get(ref, "value")
 	}
 	in.searchAPIKey = get(in.settings.SearchAPIKey, "value")

@@ -19,9 +19,6 @@ import (
 // request builds the body of POST /api/conversations (PROTOCOL.md, "Conversations: create").
 func (in *inputs) request() (agent.CreateRequest, error) {
 	t, set := in.task, in.settings.Values
-	if id := deref(t.Request.AgentProfileID); id != "" {
-		return agent.CreateRequest{}, errors.New("Agent profile not found: " + id) //nolint:staticcheck // shown as it is
-	}
 	mcp, err := in.mcpServers()
 	if err != nil {
 		return agent.CreateRequest{}, err

@@ -239,10 +239,6 @@ func TestStartTask_Failures(t *testing.T) {
 			},
 			want: "is in PAUSED: its Nomad client one is drained"},
 		"agent refuses": {world: func(w *taskWorld) { w.agents.fail = []error{errRefused} }, want: "no **********"},
-		"unknown profile": {
-			task: func(b *fsm.StartTaskCreateBody) { b.Request.AgentProfileID = ptr("p") },
-			want: "Agent profile not found: p",
-		},
 		"no bash": {world: func(w *taskWorld) { w.agents.bash = &agent.Error{Kind: agent.ErrRefused, Status: 404} },
 			task: func(b *fsm.StartTaskCreateBody) { b.Request.SelectedRepository = ptr("octo/app") }, want: "runs no commands"},
 		"clone fails": {world: func(w *taskWorld) {
