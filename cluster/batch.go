@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -186,15 +187,32 @@ func (b *batcher) send(ctx context.Context, p *proposal) outcome {
 // appendEntry appends a batch to the log: as one entry if all nodes know batches, else as one entry
 // for each command. It runs while this node believes that it leads.
 func (n *Node) appendEntry(batch []*proposal, release func()) {
-	groups := [][]*proposal{batch}
-	if !n.store.View().Active(fsm.VersionBatches) {
+	groups, entries, futures := n.enqueue(batch)
+	release()
+	for i, g := range groups {
+		err := futures[i].Error()
+		n.raftFSM.DropDecoded(entries[i])
+		deliverEntry(g, futures[i], err)
+	}
+}
+
+// enqueue hands the entries of a batch to Raft, in groups that are one entry each.
+func (n *Node) enqueue(batch []*proposal) (groups [][]*proposal, entries [][]byte, futures []raft.ApplyFuture) {
+	n.appending.Lock()
+	defer n.appending.Unlock()
+	v := n.store.View()
+	if batch = readable(v, batch); len(batch) == 0 {
+		return nil, nil, nil
+	}
+	groups = [][]*proposal{batch}
+	if !v.Active(fsm.VersionBatches) {
 		groups = groups[:0]
 		for i := range batch {
 			groups = append(groups, batch[i:i+1])
 		}
 	}
-	entries := make([][]byte, len(groups))
-	futures := make([]raft.ApplyFuture, len(groups))
+	entries = make([][]byte, len(groups))
+	futures = make([]raft.ApplyFuture, len(groups))
 	for i, g := range groups {
 		entries[i] = entryOf(g)
 		if commands := decodedCommands(g); commands != nil {
@@ -204,12 +222,28 @@ func (n *Node) appendEntry(batch []*proposal, release func()) {
 		// batch.
 		futures[i] = n.raft.Load().Apply(entries[i], n.cfg.ProposeTimeout)
 	}
-	release()
-	for i, g := range groups {
-		err := futures[i].Error()
-		n.raftFSM.DropDecoded(entries[i])
-		deliverEntry(g, futures[i], err)
+	return groups, entries, futures
+}
+
+// readable returns the commands that all nodes of the state's protocol version can read, and resolves the
+// others. Those were encoded for a state of a higher version, before a restore.
+func readable(v *fsm.View, batch []*proposal) []*proposal {
+	if v.Active(fsm.ProtocolVersion) {
+		return batch
 	}
+	return slices.DeleteFunc(batch, func(p *proposal) bool {
+		since := fsm.MinVersion(p.cmd.Type)
+		if fsm.IsBinary(p.data) {
+			since = max(since, fsm.VersionBinary)
+		}
+		if v.Active(since) {
+			return false
+		}
+		p.resolve(outcome{err: fsm.Errorf(fsm.CodeConflict,
+			"the cluster's state was replaced by one of protocol version %d; nothing was done: send the request again",
+			v.ProtocolVersion())})
+		return true
+	})
 }
 
 // entryOf encodes a batch as one log entry.

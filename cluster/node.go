@@ -86,6 +86,8 @@ type Node struct {
 	acknowledged fence       // what a stale read waits for
 	fastestVoter fastestVoter
 	entries      batcher // the leader's: commands for the log
+	// appending is held while Raft takes commands that the state's version can read, and by a restore.
+	appending    sync.Mutex
 	outbox       batcher // commands for the leader
 	promises     *formation.Promises
 	addresses    addressBook

@@ -2,11 +2,13 @@ package cluster_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +20,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/clustertest"
+	"bivouac.dev/bivouac/cluster/raftfsm"
 	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
@@ -152,7 +155,7 @@ func TestCluster_Binary_FromTheVersionOn(t *testing.T) {
 			}
 		}
 		propose()
-		if n := inBinary(t, c.Logs(c.Leader())); n != 0 {
+		if n := inBinary(t, c.Logs(c.Leader()), 0); n != 0 {
 			t.Errorf("%d commands have a header that older programs can't read", n)
 		}
 		if err := c.Node(c.Leader()).SetProtocol(t.Context(), fsm.VersionBinary); err != nil {
@@ -160,7 +163,7 @@ func TestCluster_Binary_FromTheVersionOn(t *testing.T) {
 		}
 		c.Settle()
 		propose()
-		if n := inBinary(t, c.Logs(c.Leader())); n != 2 {
+		if n := inBinary(t, c.Logs(c.Leader()), 0); n != 2 {
 			t.Errorf("%d of 2 commands have a binary header", n)
 		}
 		for i := range 3 {
@@ -179,8 +182,8 @@ func TestCluster_Binary_FromTheVersionOn(t *testing.T) {
 	})
 }
 
-// inBinary counts the commands of a log that have a binary header, by its mark.
-func inBinary(t *testing.T, logs raft.LogStore) (count int) {
+// inBinary counts the commands of a log behind an index that have a binary header.
+func inBinary(t *testing.T, logs raft.LogStore, behind uint64) (count int) {
 	t.Helper()
 	first, err := logs.FirstIndex()
 	if err != nil {
@@ -190,13 +193,22 @@ func inBinary(t *testing.T, logs raft.LogStore) (count int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := max(first, 1); i <= last; i++ {
+	for i := max(first, behind+1); i <= last; i++ {
 		var l raft.Log
 		if err := logs.GetLog(i, &l); err != nil {
 			t.Fatal(err)
 		}
-		if l.Type == raft.LogCommand && l.Data[0] == 3 {
-			count++
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		parts, err := raftfsm.SplitCommands(l.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range parts {
+			if fsm.IsBinary(part) {
+				count++
+			}
 		}
 	}
 	return count
@@ -298,6 +310,29 @@ func files(t *testing.T, dir string) (list string) {
 // waits for an operator as after an upgrade.
 func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 	t.Parallel()
+	r := newReal(t, 1)
+	r.startAll()
+	version := func() int { return r.nodes[0].store.View().ProtocolVersion() }
+	eventually(t, func() bool { return version() == fsm.ProtocolVersion },
+		func() string { return "the new cluster's version" })
+	if _, err := r.nodes[0].node.Restore(t.Context(), stateOf(t, fsm.VersionCharacters),
+		cluster.RestoreOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	eventually(t, func() bool { return time.Since(began) > 2500*time.Millisecond }, func() string { return "" })
+	if v := version(); v != fsm.VersionCharacters {
+		t.Errorf("the version is %d, and the file's is %d", v, fsm.VersionCharacters)
+	}
+	if err := r.nodes[0].node.SetProtocol(t.Context(), fsm.ProtocolVersion); err != nil ||
+		version() != fsm.ProtocolVersion {
+		t.Errorf("setting it: %v, %d", err, version())
+	}
+}
+
+// stateOf returns a snapshot file of a state of the protocol version.
+func stateOf(t *testing.T, version int) *bytes.Reader {
+	t.Helper()
 	former := fsm.NewStore()
 	for i, body := range []fsm.Body{
 		&fsm.TermOpenBody{
@@ -305,7 +340,7 @@ func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 			Node:      "n0",
 			ClusterID: "former",
 			Nonce:     "a",
-		}, &fsm.ProtocolRaiseBody{Version: fsm.VersionCharacters},
+		}, &fsm.ProtocolRaiseBody{Version: version},
 		&fsm.TermOpenBody{Term: 2, Node: "n0", ClusterID: "former", Nonce: "b"},
 	} {
 		if _, err := former.Apply(uint64(i+1), fsm.NewCommand(uuid.NewString(), time.Now(), "", body)); err != nil {
@@ -326,23 +361,48 @@ func TestReal_Restore_KeepsTheVersionOfItsFile(t *testing.T) {
 	if _, err := packed.WriteTo(&file); err != nil {
 		t.Fatal(err)
 	}
+	return bytes.NewReader(file.Bytes())
+}
 
+// TestReal_Restore_OlderVersion_ReadsWhatFollows: commands wait while a state of an earlier protocol
+// version is restored. None of them is in its log in a form that this version's programs can't read.
+func TestReal_Restore_OlderVersion_ReadsWhatFollows(t *testing.T) {
+	t.Parallel()
 	r := newReal(t, 1)
 	r.startAll()
-	version := func() int { return r.nodes[0].store.View().ProtocolVersion() }
-	eventually(t, func() bool { return version() == fsm.ProtocolVersion },
+	node := r.nodes[0]
+	eventually(t, func() bool { return node.store.View().Active(fsm.VersionBinary) },
 		func() string { return "the new cluster's version" })
-	if _, err := r.nodes[0].node.Restore(t.Context(), bytes.NewReader(file.Bytes()),
-		cluster.RestoreOptions{Force: true}); err != nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	for i := range 64 {
+		writing.Go(func() {
+			for ctx.Err() == nil {
+				_, err := node.node.Propose(ctx, put("ada", i+1))
+				switch fsm.CodeOf(err) {
+				case "", fsm.CodeConflict, fsm.CodeOutcomeUnknown, fsm.CodeTimeout, fsm.CodeNoLeader:
+				default:
+					t.Errorf("a command beside the restore: %v", err)
+				}
+			}
+		})
+	}
+	eventually(t, func() bool { return got(node.store.View(), "ada") > 0 }, func() string { return "nothing is written" })
+	done, err := node.node.Restore(t.Context(), stateOf(t, fsm.VersionBinary-1), cluster.RestoreOptions{Force: true})
+	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	eventually(t, func() bool { return time.Since(began) > 2500*time.Millisecond }, func() string { return "" })
-	if v := version(); v != fsm.VersionCharacters {
-		t.Errorf("the version is %d, and the file's is %d", v, fsm.VersionCharacters)
+	eventually(t, func() bool { return got(node.store.View(), "ada") > 0 }, func() string { return "nothing is written" })
+	cancel()
+	writing.Wait()
+	r.kill(0)
+	s, err := raftstore.Open(node.cfg.DataDir,
+		raftstore.Options{Logger: slog.New(slog.DiscardHandler), Library: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := r.nodes[0].node.SetProtocol(t.Context(), fsm.ProtocolVersion); err != nil ||
-		version() != fsm.ProtocolVersion {
-		t.Errorf("setting it: %v, %d", err, version())
+	defer s.Close()
+	if n := inBinary(t, s.Logs, done.Index); n != 0 {
+		t.Errorf("%d commands behind the restore have a header that older programs can't read", n)
 	}
 }

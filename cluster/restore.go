@@ -166,7 +166,7 @@ func (n *Node) restore(
 	}
 	// hashicorp/raft stores the snapshot at the index after that of the metadata.
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: done.Index - 1, Term: term, Size: size}
-	switch err := r.Restore(meta, scratch, restoreTimeout); {
+	switch err := n.replaceState(r, meta, scratch); {
 	case errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrNotLeader):
 		return done, n.orStopping(
 			fsm.Errorf(fsm.CodeNoLeader, "this node does not lead; nothing was done"),
@@ -175,6 +175,17 @@ func (n *Node) restore(
 		return done, fsm.Errorf(fsm.CodeOutcomeUnknown, "restoring: %v", err)
 	}
 	return done, nil
+}
+
+// replaceState hands a state to Raft. Commands that Raft has taken end before it; later ones are checked
+// against its protocol version (readable).
+func (n *Node) replaceState(r *raft.Raft, meta *raft.SnapshotMeta, state io.Reader) error {
+	n.appending.Lock()
+	defer n.appending.Unlock()
+	if r.Barrier(restoreTimeout).Error() != nil {
+		return raft.ErrNotLeader
+	}
+	return r.Restore(meta, state, restoreTimeout)
 }
 
 // leadPause suspends the leader's work: begun is closed when the term's context has ended, over

@@ -180,7 +180,7 @@ func (c Command) tooLarge(size int) *Error {
 // Every node decodes every command, so it uses the proposed next encoding/json, which takes about
 // half the time. FuzzDecodeCommand compares the two.
 func DecodeCommand(b []byte) (Command, error) {
-	if len(b) > 0 && b[0] == binaryMark {
+	if IsBinary(b) {
 		return decodeBinary(b)
 	}
 	start := bytes.IndexByte(b, '{')
@@ -205,7 +205,7 @@ func DecodeCommand(b []byte) (Command, error) {
 
 // ofType reports whether an encoded command is of the type, without decoding it.
 func ofType(b []byte, t CommandType) bool {
-	if len(b) > 0 && b[0] == binaryMark {
+	if IsBinary(b) {
 		text, _, err := cutText(b[1:])
 		return err == nil && string(text) == string(t)
 	}

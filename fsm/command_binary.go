@@ -103,6 +103,9 @@ func cutText(b []byte) (text, rest []byte, err error) {
 	return b[:length], b[length:], nil
 }
 
+// IsBinary reports whether an encoded command has a binary header.
+func IsBinary(encoded []byte) bool { return len(encoded) > 0 && encoded[0] == binaryMark }
+
 // decodeBinary reads what EncodeBinary wrote.
 func decodeBinary(b []byte) (Command, error) {
 	kind, b, err := cutText(b[1:])
