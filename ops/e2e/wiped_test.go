@@ -15,8 +15,8 @@ import (
 
 // serversWiped: Nomad's servers lose their data, the clients keep their disks. Nomad ends the
 // unknown tasks and has lost the workspaces' registrations, so the sandboxes report that
-// instead of starting with empty ones. The files are still on the client. The operator removes
-// the client's records of the volumes and registers the volumes again. Then the sandboxes run
+// instead of starting with empty ones. The files are still on the client. The operator registers the
+// volumes again, under other names, because the client keeps the former ones. Then the sandboxes run
 // with their files.
 func (o *operators) serversWiped(t *testing.T) {
 	running, paused := o.begin(t), o.begin(t)
@@ -40,7 +40,6 @@ func (o *operators) serversWiped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.clientForgets(t)
 	for id, volume := range volumes {
 		if got := o.workspaceOnDisk(t, id); got != volume["HostPath"] {
 			t.Errorf("the workspace of %s is at %s, Nomad said %s", id, got, volume["HostPath"])
@@ -73,22 +72,6 @@ func (o *operators) releases(t *testing.T, finding string) {
 	o.Run(t, append([]string{"operator", "hold", "release", "--yes"}, flags...)...)
 }
 
-// clientForgets removes the client's records of its volumes, which reserve the volumes' names.
-// The volumes stay.
-func (o *operators) clientForgets(t *testing.T) {
-	t.Helper()
-	err := o.Nomad.Stop()
-	if err == nil {
-		err = os.Remove(filepath.Join(o.Nomad.Dir, "data", "client", "state.db"))
-	}
-	if err == nil {
-		err = o.Nomad.Start(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // volume returns the specification with which an operator registers a sandbox's volume again,
 // as `nomad volume status` shows it.
 func (o *operators) volume(t *testing.T, id string) map[string]any {
@@ -119,6 +102,7 @@ func (o *operators) volume(t *testing.T, id string) map[string]any {
 		} {
 			spec[name] = full[name]
 		}
+		spec["Name"] = v.Name + ".2"
 		return spec
 	}
 	t.Fatalf("there is no volume of %s", id)

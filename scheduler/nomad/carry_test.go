@@ -119,4 +119,14 @@ func TestCarry_MovesAWorkspaceToAnotherClient(t *testing.T) {
 		return o.Up &&
 			o.Placement.NodeID == next.NodeID
 	})
+	// Its first client still has the first volume, and makes another beside it, for a way back.
+	back, err := b.r.NewWorkspace(t.Context(), job, []string{next.NodeID})
+	b.must(err)
+	if back.NodeID != list[0].NodeID || back.ID == list[0].ID {
+		t.Errorf("on the way back its workspace is %+v", back)
+	}
+	b.must(b.r.RemoveWorkspace(t.Context(), list[0]))
+	if list, err = b.r.ListWorkspaces(t.Context(), job); err != nil || len(list) != 2 || list[1].ID != back.ID {
+		t.Errorf("its workspaces are %+v: %v", list, err)
+	}
 }

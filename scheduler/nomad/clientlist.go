@@ -55,7 +55,7 @@ func (r *Runner) Clients(ctx context.Context, clusterID string) ([]scheduler.Cli
 		if byID[s.NodeID] == nil {
 			byID[s.NodeID] = &scheduler.Client{ID: s.NodeID}
 		}
-		byID[s.NodeID].Sandboxes = append(byID[s.NodeID].Sandboxes, strings.TrimPrefix(s.Name, jobPrefix))
+		byID[s.NodeID].Sandboxes = append(byID[s.NodeID].Sandboxes, strings.TrimPrefix(jobOf(s.Name), jobPrefix))
 	}
 	list := make([]scheduler.Client, 0, len(byID))
 	for _, c := range byID {

@@ -25,6 +25,7 @@ const (
 	textInUse          = "in use by allocations"
 	textNoSuchVolume   = "no such volume"
 	textNoPath         = "No path to node"
+	textNameTaken      = "volume name already exists on this node"
 	textDenied         = "Permission denied"
 )
 

@@ -34,7 +34,7 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 		list = append(list, o)
 	}
 	for _, s := range stubs {
-		if p.jobs[s.Name] != nil {
+		if p.jobs[jobOf(s.Name)] != nil {
 			continue
 		}
 		v, err := r.knownVolume(ctx, s.ID)
@@ -42,7 +42,7 @@ func (r *Runner) List(ctx context.Context, clusterID string) ([]scheduler.Observ
 			return nil, err
 		}
 		if v.cluster == clusterID {
-			o := p.observe(clusterID, s.Name)
+			o := p.observe(clusterID, jobOf(s.Name))
 			o.Workspace, o.WorkspaceID, o.NodeID, o.Birth = true, s.ID, v.workspace.NodeID, v.birth
 			p.addClient(&o, v.workspace.NodeID)
 			list = append(list, o)

@@ -149,7 +149,7 @@ func (r *Runner) named(ctx context.Context, sandboxID, clusterID string) ([]made
 	}
 	var list []madeVolume
 	for _, s := range stubs {
-		if s.Name != jobID(sandboxID) {
+		if jobOf(s.Name) != jobID(sandboxID) {
 			continue
 		}
 		v, err := r.knownVolume(ctx, s.ID)
@@ -245,7 +245,7 @@ func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error)
 func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client string) (workspace, error) {
 	t := job.Template
 	v := &api.HostVolume{
-		Name: jobID(job.SandboxID), Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin,
+		Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin,
 		NodePool: r.cfg.NodePool, NodeID: client,
 		RequestedCapabilities: []*api.HostVolumeCapability{{
 			AttachmentMode: api.HostVolumeAttachmentModeFilesystem,
@@ -265,21 +265,9 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 			LTarget: "${node.datacenter}", Operand: "set_contains_any", RTarget: strings.Join(r.cfg.Datacenters, ","),
 		})
 	}
-	var made *api.HostVolume
-	err := r.call(ctx, "create volume", func(ctx context.Context) error {
-		answer, _, err := r.client.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, write(ctx))
-		if err == nil {
-			made = answer.Volume
-		}
-		return err
-	})
+	made, err := r.nameVolume(ctx, job, v)
 	if says(err, "no node meets constraints") {
 		return workspace{}, r.refusedVolume(ctx, job, err)
-	}
-	if says(err, "volume name already exists on this node") { // hashicorp/nomad#27313
-		err = fsm.Errorf(fsm.CodeScheduler,
-			"a Nomad client has a volume %s that Nomad's servers do not know, as after a crash of theirs; "+
-				"if this lasts, delete the sandbox and create another: %v", jobID(job.SandboxID), err)
 	}
 	if client != "" && fsm.CodeOf(err) == fsm.CodeScheduler {
 		r.avoid(client)
@@ -288,6 +276,61 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 		return workspace{}, err
 	}
 	return r.remember(made, time.Now()).workspace, nil
+}
+
+// volumeNames bounds the names of a sandbox's volumes on one client.
+const volumeNames = 9
+
+// volumeNamed returns the name of a sandbox's volume: that of its job, and with a number from two on
+// where the client takes no second volume of a name. Sandbox ids have no dots.
+func volumeNamed(sandboxID string, n int) string {
+	if n < 2 {
+		return jobID(sandboxID)
+	}
+	return jobID(sandboxID) + "." + strconv.Itoa(n)
+}
+
+// jobOf returns the job of the sandbox whose volume has the name.
+func jobOf(volume string) string {
+	id, _, _ := strings.Cut(volume, ".")
+	return id
+}
+
+// nameVolume makes the volume under the first name that its client takes. A client keeps the name of a
+// volume that Nomad's servers have forgotten (hashicorp/nomad#27313): one made as they crashed, or
+// deleted by force while the client was down. Nomad has no call that deletes such a volume.
+func (r *Runner) nameVolume(ctx context.Context, job scheduler.Job, v *api.HostVolume) (made *api.HostVolume, err error) {
+	for n := range volumeNames {
+		v.Name = volumeNamed(job.SandboxID, n+1)
+		err = r.call(ctx, "create volume", func(ctx context.Context) error {
+			answer, _, err := r.client.HostVolumes().Create(&api.HostVolumeCreateRequest{Volume: v}, write(ctx))
+			if err == nil {
+				made = answer.Volume
+			}
+			return err
+		})
+		if !says(err, textNameTaken) {
+			break
+		}
+	}
+	if made != nil && made.Name != jobID(job.SandboxID) {
+		r.log.Warn("a Nomad client has another volume of this sandbox's name, so the workspace has a number; "+
+			"remove the other's directory if no volume has it", "sandbox", job.SandboxID, "volume", made.Name,
+			"client", made.NodeID, "path", r.pathOf(ctx, made.NodeID, jobID(job.SandboxID)))
+	}
+	return made, err
+}
+
+// pathOf returns the directory of the volume that a client has under the name, "" when it does not say.
+func (r *Runner) pathOf(ctx context.Context, client, name string) (path string) {
+	_ = r.call(ctx, opReadClient, func(ctx context.Context) error { // only a log has it
+		node, _, err := r.client.Nodes().Info(client, query(ctx))
+		if err == nil && node.HostVolumes[name] != nil {
+			path = node.HostVolumes[name].Path
+		}
+		return err
+	})
+	return path
 }
 
 // refusedVolume returns why Nomad finds no client for a new volume; nil when the sandbox's volume

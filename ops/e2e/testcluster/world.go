@@ -237,8 +237,9 @@ func (f *Cluster) Audit(e Expected) error {
 	known := append(slices.Clone(e.Running), e.Paused...)
 	seen := map[string]int{}
 	for _, name := range volumes {
-		seen[name]++
-		if id, ours := strings.CutPrefix(name, "sandbox-"); !ours || !slices.Contains(known, id) || seen[name] > 1 {
+		sandbox, _, _ := strings.Cut(name, ".")
+		seen[sandbox]++
+		if id, ours := strings.CutPrefix(sandbox, "sandbox-"); !ours || !slices.Contains(known, id) || seen[sandbox] > 1 {
 			bad("volume %s should not be there", name)
 		}
 	}

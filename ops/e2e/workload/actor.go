@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,13 +49,13 @@ type actor struct {
 // live runs one action after another until ctx ends. After a broken promise it does nothing.
 func (a *actor) live(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := a.step(); err != nil && !errors.Is(err, errGhostVolume) {
+		if err := a.step(); err != nil {
 			<-ctx.Done()
 		}
 	}
 }
 
-// step runs one action. Its error is a violation, or errGhostVolume.
+// step runs one action. Its error is a violation.
 func (a *actor) step() error {
 	if len(a.sandboxes) == 0 || len(a.sandboxes) < 2 && a.rand.IntN(3) == 0 {
 		return a.start()
@@ -178,22 +177,9 @@ func (a *actor) change(b *owned, what string) error {
 	return err
 }
 
-// errGhostVolume: Nomad was killed after its client had made a volume and before its servers knew of
-// it. The client takes no other of that name, ever (hashicorp/nomad#27313), so the sandbox says that
-// it must be deleted, and is.
-var errGhostVolume = errors.New("a Nomad client has a volume that Nomad's servers do not know")
-
 // settled waits until the sandbox has the requested state. A sandbox that could not start must
-// have a reason and be resumable, or say that it is to be deleted.
+// have a reason and be resumable.
 func (a *actor) settled(b *owned) error {
-	err := a.settle(b)
-	if errors.Is(err, errGhostVolume) {
-		err = cmp.Or(a.change(b, "delete"), err)
-	}
-	return err
-}
-
-func (a *actor) settle(b *owned) error {
 	other := map[string]string{"RUNNING": "PAUSED", "PAUSED": "RUNNING"}[b.want]
 	return a.until("settle "+b.id+" to "+b.want, func(c testcluster.Client) (bool, error) {
 		sb, err := c.Sandbox(b.id)
@@ -211,9 +197,6 @@ func (a *actor) settle(b *owned) error {
 		case sb.Status == "ERROR" && b.want == "RUNNING":
 			reason, _, _ := strings.Cut(sb.Detail(), ":")
 			a.failed(reason)
-			if strings.Contains(sb.Detail(), "that Nomad's servers do not know") {
-				return true, errGhostVolume
-			}
 			if b.cleaned && strings.Contains(sb.Detail(), "its marker") {
 				if answer, err := c.Try(http.MethodPost, "/api/v1/sandboxes/"+b.id+"/accept-workspace", nil); err != nil ||
 					answer.Status/100 != 2 {

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -134,9 +133,6 @@ func counted(m map[string]int) string {
 func (a *actor) reckon() {
 	for _, b := range slices.Clone(a.sandboxes) {
 		err := a.settled(b)
-		if errors.Is(err, errGhostVolume) {
-			continue
-		}
 		if err != nil || b.want == "RUNNING" && (a.read(b) != nil || a.hear(b) != nil) {
 			return
 		}

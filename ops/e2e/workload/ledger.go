@@ -32,7 +32,7 @@ func (w *Actors) ends(id string) {
 }
 
 // sandboxThing matches the sandbox's id in the name of a job, a volume or a secret.
-var sandboxThing = regexp.MustCompile(`^(?:default/)?sandbox-([^/]+)`)
+var sandboxThing = regexp.MustCompile(`^(?:default/)?sandbox-([^/.]+)`)
 
 // unexplained returns an error for every destruction that no client requested. It accepts the
 // deletion (not the destruction) of a secret whose start was never accepted, and of a start
