@@ -186,6 +186,13 @@ type Service struct {
 	// CredentialExpires is when what the node logs in with ends, null if never or not known. It is
 	// Vault's alone.
 	CredentialExpires *time.Time `json:"credential_expires"`
+	// CredentialWarning is when it should have been replaced, null like CredentialExpires.
+	CredentialWarning *time.Time `json:"credential_warning"`
+}
+
+// CredentialLate reports whether what the node logs in with should have been replaced.
+func (s Service) CredentialLate(now time.Time) bool {
+	return s.CredentialExpires != nil && s.CredentialWarning != nil && now.After(*s.CredentialWarning)
 }
 
 // Report is this node's report, nil without Config.Report.

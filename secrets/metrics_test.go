@@ -2,6 +2,7 @@ package secrets
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,13 +10,14 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// A Vault that is sealed while the node asks it nothing shows in the metrics, and so does its end.
+// A Vault that is sealed while the node asks it nothing shows in the metrics and in the log, and so does its
+// end.
 func TestMetrics_SealedVault_IsNoSession(t *testing.T) {
 	t.Parallel()
 	server := ownVault(t)
 	cfg := config(t, server, local.AppRoleOptions{})
-	registry := prometheus.NewRegistry()
-	cfg.Registerer = registry
+	registry, log := prometheus.NewRegistry(), &logBuffer{}
+	cfg.Registerer, cfg.Logger = registry, log.logger()
 	run(t, cfg)
 	// shows waits until the gauges are value, and an error of the kind was counted.
 	shows := func(what string, value float64, kind string) {
@@ -59,4 +61,9 @@ func TestMetrics_SealedVault_IsNoSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("killed", 0, "unreachable")
+	for _, line := range []string{"level=WARN msg=\"vault is sealed", "level=INFO msg=\"vault is unsealed"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("%d lines %q in\n%s", n, line, log.String())
+		}
+	}
 }

@@ -74,6 +74,8 @@ type Vault struct {
 	// secretID is the session's, nil while it is not known. renewals counts its renewals.
 	secretID atomic.Pointer[secretID]
 	renewals *prometheus.CounterVec
+	// sealed: Vault was sealed at a probe, and has not served since.
+	sealed atomic.Bool
 }
 
 // NewVault checks the configuration and reads the CA file. It does not connect.

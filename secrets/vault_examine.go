@@ -82,10 +82,6 @@ func (v *Vault) Examine(ctx context.Context, sign string) (found []Check) {
 	return found
 }
 
-// secretIDWarning is how long before its end Examine warns of a secret id. Where the node renews it,
-// that is due by then.
-const secretIDWarning = 7 * 24 * time.Hour
-
 // examineSecretID looks when the secret id ends.
 func (v *Vault) examineSecretID(
 	ctx context.Context,
@@ -100,7 +96,7 @@ func (v *Vault) examineSecretID(
 	case id.expires.IsZero():
 		add(CheckWarn, subject, "it never ends: set secret_id_ttl of the AppRole and write another into %s",
 			v.cfg.SecretIDFile)
-	case time.Until(id.expires) < secretIDWarning:
+	case time.Now().After(id.warning()):
 		add(CheckWarn, subject, "it ends on %s: write another into %s (bivouac runbook secret-id)",
 			id.expires.UTC().Format(time.RFC3339), v.cfg.SecretIDFile)
 	default:

@@ -37,6 +37,17 @@ func (v *Vault) probeOnce(ctx context.Context) {
 	if errorKind(err) != "canceled" {
 		v.metrics.reachable.Store(err == nil)
 		v.metrics.probed.Store(&err)
+		v.logSeal(err)
+	}
+}
+
+// logSeal logs the seal of Vault, and that it serves again. Each node asks by itself, and logs what it sees.
+func (v *Vault) logSeal(err error) {
+	switch {
+	case errors.Is(err, errSealed) && !v.sealed.Swap(true):
+		v.log.Warn("vault is sealed (bivouac runbook vault-sealed)", "address", v.cfg.Address)
+	case err == nil && v.sealed.Swap(false):
+		v.log.Info("vault is unsealed", "address", v.cfg.Address)
 	}
 }
 
@@ -46,15 +57,16 @@ type Status struct {
 	Reachable, Sealed bool
 	// Err says why secrets can't be used: of the probe, else of the login.
 	Err error
-	// SecretIDExpires is when the node's secret id ends, zero if never or not known.
-	SecretIDExpires time.Time
+	// SecretIDExpires is when the node's secret id ends, SecretIDWarning when it should have been replaced,
+	// zero if never or not known.
+	SecretIDExpires, SecretIDWarning time.Time
 }
 
 // State returns what this node knows of Vault, without asking.
 func (v *Vault) State() Status {
 	s := v.state()
 	if id := v.secretID.Load(); id != nil {
-		s.SecretIDExpires = id.expires
+		s.SecretIDExpires, s.SecretIDWarning = id.expires, id.warning()
 	}
 	return s
 }

@@ -34,22 +34,40 @@ func (i *secretID) due(age time.Duration) time.Time {
 	return i.expires.Add(-i.expires.Sub(i.made) / 3)
 }
 
+// secretIDWarning is how long before its end a secret id is warned of, one of 30 days and more.
+const secretIDWarning = 7 * 24 * time.Hour
+
+// warning is when it should have been replaced: secretIDWarning before its end, and with a shorter life
+// the same share of it. A node that renews it does so before. It is zero where the secret id does not end.
+func (i *secretID) warning() time.Time {
+	if i.expires.IsZero() {
+		return time.Time{}
+	}
+	return i.expires.Add(-min(secretIDWarning, i.expires.Sub(i.made)*7/30))
+}
+
 // registerSecretID registers what the node knows of its secret id.
 func (v *Vault) registerSecretID(r prometheus.Registerer) *prometheus.CounterVec {
 	factory := promauto.With(r)
-	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "bivouac_secret_store_secret_id_expiry_timestamp_seconds",
-		Help: "When the node's secret id in Vault ends, in Unix seconds; +Inf if never, NaN if not known.",
-	}, func() float64 {
-		switch id := v.secretID.Load(); {
-		case id == nil:
-			return math.NaN()
-		case id.expires.IsZero():
-			return math.Inf(1)
-		default:
-			return float64(id.expires.Unix())
-		}
-	})
+	gauge := func(name, help string, at func(*secretID) time.Time) {
+		factory.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: name, Help: help + ", in Unix seconds; +Inf if never, NaN if not known.",
+		}, func() float64 {
+			switch id := v.secretID.Load(); {
+			case id == nil:
+				return math.NaN()
+			case id.expires.IsZero():
+				return math.Inf(1)
+			default:
+				return float64(at(id).Unix())
+			}
+		})
+	}
+	gauge("bivouac_secret_store_secret_id_expiry_timestamp_seconds", "When the node's secret id in Vault ends",
+		func(id *secretID) time.Time { return id.expires })
+	gauge("bivouac_secret_store_secret_id_warning_timestamp_seconds",
+		"When the node's secret id in Vault should have been replaced, seven days before its end or 7/30 of its life",
+		(*secretID).warning)
 	renewals := factory.NewCounterVec(prometheus.CounterOpts{
 		Name: "bivouac_secret_store_secret_id_renewals_total",
 		Help: "Renewals of the secret id by this node, by outcome; none where its policy leaves them to an operator.",

@@ -86,10 +86,44 @@ func TestVault_SecretID_SaysWhenItEnds(t *testing.T) {
 		}
 		return nil
 	})
+	if left := time.Until(s.State().SecretIDWarning); left < 36*time.Hour || left > 37*time.Hour {
+		t.Errorf("a secret id of two days is warned of in %s", left)
+	}
 	cfg.Registerer = nil
+	if bad := examined(t, cfg, ""); len(bad) > 0 {
+		t.Errorf("a secret id of two days, a new one: %q", bad)
+	}
+	endingSecretID(t, server, cfg, false, map[string]any{"secret_id_ttl": "20s"})
+	eventually(t, "Examine warns of one that ends", func() error {
+		if bad := examined(t, cfg, ""); len(bad) == 0 {
+			return errors.New("it says nothing")
+		}
+		return nil
+	})
 	only(t, examined(t, cfg, ""), "warn vault.secret_id: it ends on ", "write another into "+cfg.SecretIDFile)
 	withoutPath(t, server, cfg, "auth/approle/role/+/secret-id/lookup")
 	only(t, examined(t, cfg, ""), "warn vault.secret_id: when it ends is not known", "deploy/vault/bivouac.hcl")
+}
+
+// A secret id is warned of a week before its end, and a shorter one when the node should have renewed it.
+func TestSecretID_Warning(t *testing.T) {
+	t.Parallel()
+	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const day = 24 * time.Hour
+	for life, want := range map[time.Duration]time.Duration{
+		365 * day: 7 * day, 30 * day: 7 * day, 20 * day: 20 * day * 7 / 30, 3 * day: 3 * day * 7 / 30, 0: 0,
+	} {
+		id := secretID{made: made, expires: made.Add(life)}
+		if before := id.expires.Sub(id.warning()); before != want {
+			t.Errorf("one of %s is warned of %s before its end, want %s", life, before, want)
+		}
+		if life > 0 && !id.warning().After(id.due(0)) {
+			t.Errorf("one of %s is warned of before the node renews it", life)
+		}
+	}
+	if at := (&secretID{made: made}).warning(); !at.IsZero() {
+		t.Errorf("one without an end is warned of at %s", at)
+	}
 }
 
 // Where the policy lets it and the role is bound to addresses, the node renews its secret id: the

@@ -295,8 +295,9 @@ func (i *inspection) member(m cluster.Member) {
 		i.expiry(at+" certificate", c.Name, c.Expires)
 	}
 	for _, s := range r.Services {
-		if end := s.CredentialExpires; end != nil && end.Sub(i.now) < secretIDWarning {
-			i.add(checkWarn, at+" "+s.Name, "its secret id ends on %s (bivouac runbook secret-id)", formatTime(*end))
+		if s.CredentialLate(i.now) {
+			i.add(checkWarn, at+" "+s.Name, "its secret id ends on %s (bivouac runbook secret-id)",
+				formatTime(*s.CredentialExpires))
 		}
 		switch {
 		case s.Sealed:

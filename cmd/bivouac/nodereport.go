@@ -105,7 +105,7 @@ func servicesOf(runner *nomad.Runner, vault *secrets.Vault) []cluster.Service {
 	}
 	s := cluster.Service{Name: cluster.ServiceVault, Reachable: v.Reachable, Sealed: v.Sealed}
 	if !v.SecretIDExpires.IsZero() {
-		s.CredentialExpires = new(v.SecretIDExpires.UTC())
+		s.CredentialExpires, s.CredentialWarning = new(v.SecretIDExpires.UTC()), new(v.SecretIDWarning.UTC())
 	}
 	if v.Err != nil {
 		s.Error = callText(v.Err)

@@ -153,15 +153,11 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 	}
 }
 
-// secretIDWarning is how long before its end a secret id is warned of; BivouacSecretIDExpires has it
-// too.
-const secretIDWarning = 7 * day
-
 func judgeServices(node string, r *cluster.Report, now time.Time, wrong *said) {
 	for _, s := range r.Services {
-		if end := s.CredentialExpires; end != nil && end.Sub(now) < secretIDWarning {
+		if s.CredentialLate(now) {
 			wrong.add(node, "its secret id in Vault ends on %s: the next start after that can't log in "+
-				"(bivouac runbook secret-id)", formatTime(*end))
+				"(bivouac runbook secret-id)", formatTime(*s.CredentialExpires))
 		}
 		name := strings.ToUpper(s.Name[:1]) + s.Name[1:]
 		switch {

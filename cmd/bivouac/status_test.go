@@ -97,9 +97,11 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 		},
 		{"a secret id", func(s *clusterStatus) {
 			s.Members[2].Report.Services[1].CredentialExpires = new(time.Now().Add(6 * day))
+			s.Members[2].Report.Services[1].CredentialWarning = new(time.Now().Add(-day))
 		}, "n3: its secret id in Vault ends on ", ""},
-		{"a secret id of 30 days", func(s *clusterStatus) {
-			s.Members[2].Report.Services[1].CredentialExpires = new(time.Now().Add(30 * day))
+		{"a secret id of five days", func(s *clusterStatus) {
+			s.Members[2].Report.Services[1].CredentialExpires = new(time.Now().Add(5 * day))
+			s.Members[2].Report.Services[1].CredentialWarning = new(time.Now().Add(4 * day))
 		}, "", ""},
 		{
 			"expired",

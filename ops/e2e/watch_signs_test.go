@@ -92,7 +92,7 @@ func (w watched) lostTarget(f *testcluster.Cluster, targets []string) {
 	w.awaits("BivouacNotScraped", false)
 }
 
-// secretIDEnds gives the nodes a secret id that ends within a sixtieth of a week.
+// secretIDEnds gives the nodes a secret id that is not replaced before its end.
 func (w watched) secretIDEnds(f *testcluster.Cluster) {
 	const role = "auth/approle/role/bivouac"
 	write := func(ttl string) {
@@ -107,7 +107,7 @@ func (w watched) secretIDEnds(f *testcluster.Cluster) {
 			os.WriteFile(filepath.Join(f.Dir, "secret-id"), []byte(made.Data.SecretID), 0o600),
 		))
 	}
-	write("1h")
+	write("1m")
 	w.awaits("BivouacSecretIDExpires", true)
 	write("720h")
 	w.awaits("BivouacSecretIDExpires", false)

@@ -8,7 +8,7 @@ import (
 
 // Alerts returns the alerting rules.
 func Alerts(s Scale) []Alert {
-	return slices.Concat(nodeAlerts(s), raftAlerts(s), machineAlerts(s), stackAlerts(s), workAlerts(s))
+	return slices.Concat(nodeAlerts(s), raftAlerts(s), machineAlerts(s), stackAlerts(), workAlerts(s))
 }
 
 // nodeAlerts are about whether nodes run and are seen.
@@ -128,7 +128,7 @@ func machineAlerts(s Scale) []Alert {
 }
 
 // stackAlerts are about what Bivouac uses, and about backups.
-func stackAlerts(s Scale) []Alert {
+func stackAlerts() []Alert {
 	return []Alert{
 		{
 			Name: "BivouacVaultUnavailable", For: 2 * time.Minute, Severity: Page,
@@ -145,8 +145,8 @@ func stackAlerts(s Scale) []Alert {
 		},
 		{
 			Name: "BivouacSecretIDExpires", For: 0, Severity: Ticket,
-			Expr: fmt.Sprintf(`bivouac_secret_store_secret_id_expiry_timestamp_seconds{%s} - time() < %s`, job,
-				s.seconds(7*24*time.Hour)),
+			Expr: fmt.Sprintf(`bivouac_secret_store_secret_id_expiry_timestamp_seconds{%[1]s} - time() and `+
+				`bivouac_secret_store_secret_id_warning_timestamp_seconds{%[1]s} < time()`, job),
 			Summary:     "The Vault secret id of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}",
 			Description: "The node lives on its token until its next start, which then can't log in to Vault.",
 		},

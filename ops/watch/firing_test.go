@@ -120,7 +120,10 @@ func firings() []firing {
 		},
 		{
 			"BivouacSecretIDExpires",
-			map[string]string{"bivouac_secret_store_secret_id_expiry_timestamp_seconds" + j: "691200x1600"},
+			map[string]string{
+				"bivouac_secret_store_secret_id_expiry_timestamp_seconds" + j:  "691200x1600",
+				"bivouac_secret_store_secret_id_warning_timestamp_seconds" + j: "86400x1600",
+			},
 			m(1400),
 			m(1450),
 		},

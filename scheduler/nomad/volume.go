@@ -315,8 +315,8 @@ func (r *Runner) nameVolume(ctx context.Context, job scheduler.Job, v *api.HostV
 	}
 	if made != nil && made.Name != jobID(job.SandboxID) {
 		r.log.Warn("a Nomad client has another volume of this sandbox's name, so the workspace has a number; "+
-			"remove the other's directory if no volume has it", "sandbox", job.SandboxID, "volume", made.Name,
-			"client", made.NodeID, "path", r.pathOf(ctx, made.NodeID, jobID(job.SandboxID)))
+			"remove the other's directory if no volume has it", "sandbox", job.SandboxID,
+			"address", made.NodeID, "path", r.pathOf(ctx, made.NodeID, jobID(job.SandboxID)))
 	}
 	return made, err
 }
