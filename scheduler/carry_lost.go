@@ -18,6 +18,16 @@ func (c *carriers) keepsLost(sb *fsm.Sandbox, w Workspace) bool {
 	return c.s.store.View().Orphan(fsm.OrphanLost, w.ID) != nil || leftByLoss(sb, w)
 }
 
+// lostClients returns the clients that operators gave up for good.
+func lostClients(v *fsm.View) (ids []string) {
+	for _, m := range v.ClientMarks() {
+		if m.Mark == fsm.ClientLost {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
 // withoutLost drops the workspaces that are on record as what lost clients have: they end by that record.
 func withoutLost(v *fsm.View, jobs []Observed) []Observed {
 	return slices.DeleteFunc(jobs, func(o Observed) bool {
@@ -87,7 +97,9 @@ func (c *carriers) endLostOne(ctx context.Context, o *fsm.Orphan) error {
 	if sb := v.SandboxAny(o.Sandbox); sb != nil && (sb.Home == nil || sb.Home.Volume == o.Volume) {
 		return fsm.Errorf(fsm.CodeConflict, "the workspace is the sandbox's")
 	}
-	w := Workspace{SandboxID: o.Sandbox, ClusterID: c.clusterID, Birth: o.Birth, ID: o.Volume, NodeID: o.Client}
+	w := Workspace{
+		SandboxID: o.Sandbox, ClusterID: c.clusterID, Birth: o.Birth, ID: o.Volume, NodeID: o.Client, Lost: lostClients(v),
+	}
 	if err := c.s.runner.RemoveWorkspace(ctx, w); err != nil {
 		return err
 	}

@@ -102,6 +102,8 @@ type Workspace struct {
 	// ID is Observed.WorkspaceID; "" matches each workspace with this birth that Keep does not list.
 	ID   string
 	Keep []string
+	// Lost is as Job.Lost.
+	Lost []string
 	// NodeID and Current are set by Carrier.
 	NodeID  string
 	Current bool
@@ -227,6 +229,8 @@ type Job struct {
 	Volume string
 	// Avoid are the clients that operators have marked: none of them gets a new workspace.
 	Avoid []string
+	// Lost are the clients that operators gave up for good: what they have is deleted without them.
+	Lost []string
 	// HasWorkspace says that the sandbox was RUNNING before. A missing workspace is then a
 	// Failure even where there is no version to revert to.
 	HasWorkspace bool

@@ -130,7 +130,7 @@ func (l *loop) endOrphan(ctx context.Context, job Job, t *track, o Observed, ste
 		err = l.s.runner.Remove(ctx, job)
 	} else {
 		err = l.s.runner.RemoveWorkspace(ctx,
-			Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: o.Birth, ID: o.WorkspaceID})
+			Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: o.Birth, ID: o.WorkspaceID, Lost: job.Lost})
 		if err == nil && l.s.store.View().SandboxAny(job.SandboxID) == nil {
 			err = l.removeCopies(ctx, job)
 		}

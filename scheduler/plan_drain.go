@@ -24,19 +24,29 @@ func planDrained(d *Decision, s Situation) bool {
 		wake(d, at)
 	case o.Failure != nil:
 		return false
-	case o.Placement == nil:
+	case o.Placement == nil && !mayBeClaimed(s.Sandbox):
 		// Nomad stopped it, or would wait for the client.
 		d.Step, d.Observe = StepStop, false
+	case o.Placement == nil:
+		st.Reason, st.Detail = fsm.ReasonClient, o.ClientDetail+"; the member is replaced"
 	case o.Client != ClientDraining || st.State != fsm.SandboxRunning:
 		return false
 	default:
 		if !byAllocation(s) {
 			d.Probe = o.Placement
 		}
-		d.Step = StepStop
+		if !mayBeClaimed(s.Sandbox) {
+			d.Step = StepStop
+		}
 		st.Reason, st.Detail = fsm.ReasonClient, o.ClientDetail+"; the sandbox is being paused"
 	}
 	return true
+}
+
+// mayBeClaimed reports whether a start may claim the member of a pool. Its row says first that its client is
+// drained, which ends that, and its job is stopped then: the user would get a workspace on that client.
+func mayBeClaimed(sb *fsm.Sandbox) bool {
+	return sb.Member() && sb.Status.State == fsm.SandboxRunning && sb.Status.Reason != fsm.ReasonClient
 }
 
 // planDrainedError plans for a sandbox in ERROR whose workspace an operator moves off its client: nothing

@@ -226,6 +226,7 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 	for _, m := range v.ClientMarks() {
 		job.Avoid = append(job.Avoid, m.ID)
 	}
+	job.Lost = lostClients(v)
 	if sb != nil {
 		job.Birth, job.Unstamped, job.KeepWorkspace = sb.Birth.String(), unstamped(v, sb), sb.KeepWorkspace
 		job.Template, job.KeyRef, job.CreatedAt = sb.Template, sb.KeyRef, sb.CreatedAt
@@ -314,7 +315,7 @@ func (l *loop) removeJob(ctx context.Context, o Observed, job Job) error {
 		return nil
 	}
 	return l.s.runner.RemoveWorkspace(ctx,
-		Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth, Keep: job.Keep})
+		Workspace{SandboxID: job.SandboxID, ClusterID: job.ClusterID, Birth: job.Birth, Keep: job.Keep, Lost: job.Lost})
 }
 
 // secretPaths returns the paths of a sandbox's entries in the secret store.

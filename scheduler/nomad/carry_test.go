@@ -18,7 +18,7 @@ import (
 )
 
 // twoMachines is the test's own Nomad with a second client, both with raw_exec.
-func twoMachines(t *testing.T) *bench {
+func twoMachines(t *testing.T) (b *bench, second *local.Nomad) {
 	t.Helper()
 	s, dir := useStack(t), t.TempDir()
 	own := &stack{agent: s.agent, vault: s.vault}
@@ -31,8 +31,8 @@ func twoMachines(t *testing.T) *bench {
 			t.Error(err)
 		}
 	})
-	second, err := local.StartNomad(t.Context(), local.NomadOptions{Dir: filepath.Join(dir, "second"), Join: own.nomad})
-	if err != nil {
+	if second, err = local.StartNomad(t.Context(),
+		local.NomadOptions{Dir: filepath.Join(dir, "second"), Join: own.nomad}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -43,20 +43,20 @@ func twoMachines(t *testing.T) *bench {
 	if own.client, err = api.NewClient(&api.Config{Address: own.nomad.Address}); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{T: t, s: own, cluster: fmt.Sprintf("cluster-%d", time.Now().UnixNano())}
+	b = &bench{T: t, s: own, cluster: fmt.Sprintf("cluster-%d", time.Now().UnixNano())}
 	b.config = nomad.DefaultConfig()
 	b.config.Address = own.nomad.Address
 	b.r, err = nomad.New(b.config)
 	b.must(err)
 	t.Cleanup(b.r.Close)
-	return b
+	return b, second
 }
 
 // TestCarry_MovesAWorkspaceToAnotherClient exports a paused sandbox's workspace on one client and
 // imports it on the other, where the sandbox starts with it. The first is left alone.
 func TestCarry_MovesAWorkspaceToAnotherClient(t *testing.T) {
 	t.Parallel()
-	b := twoMachines(t)
+	b, _ := twoMachines(t)
 	job := b.job(fsm.DriverRawExec)
 	b.must(b.r.Start(t.Context(), job))
 	o := b.look(job, "it runs", func(o scheduler.Observed) bool { return o.Up })

@@ -45,7 +45,7 @@ func (r *Runner) Remove(ctx context.Context, job scheduler.Job) error {
 	r.unreserve(id)
 	deadline := time.Now().Add(r.cfg.RemoveWait)
 	for _, v := range volumes {
-		if err := r.deleteReleased(ctx, v, deadline); err != nil {
+		if err := r.deleteReleased(ctx, v, job.Lost, deadline); err != nil {
 			return err
 		}
 	}
@@ -97,7 +97,7 @@ func (r *Runner) RemoveWorkspace(ctx context.Context, w scheduler.Workspace) err
 		if err := r.unused(ctx, w, v.workspace); err != nil {
 			return err
 		}
-		if err := r.deleteReleased(ctx, v.workspace, deadline); err != nil {
+		if err := r.deleteReleased(ctx, v.workspace, w.Lost, deadline); err != nil {
 			return err
 		}
 	}
@@ -126,9 +126,9 @@ func (r *Runner) unused(ctx context.Context, w scheduler.Workspace, v workspace)
 
 // deleteReleased deletes the volume. Until the deadline it waits for the allocations that mount
 // it.
-func (r *Runner) deleteReleased(ctx context.Context, v workspace, deadline time.Time) error {
+func (r *Runner) deleteReleased(ctx context.Context, v workspace, lost []string, deadline time.Time) error {
 	for {
-		err := r.deleteVolume(ctx, v)
+		err := r.deleteVolume(ctx, v, slices.Contains(lost, v.NodeID))
 		if fsm.CodeOf(err) != fsm.CodeScheduler || !says(err, textInUse) || time.Now().After(deadline) {
 			return err
 		}
@@ -138,19 +138,19 @@ func (r *Runner) deleteReleased(ctx context.Context, v workspace, deadline time.
 	}
 }
 
-// deleteVolume deletes the volume. Only its client can do that, so it does not try while Nomad
-// reports the client as disconnected: CodeScheduler, and *scheduler.ClientAway.
-func (r *Runner) deleteVolume(ctx context.Context, v workspace) error {
+// deleteVolume deletes the volume. Only its client can do that, so it does not try while the client is away:
+// CodeScheduler, and *scheduler.ClientAway. Deleted by force, the directory is on the disk of a client that
+// comes back, and nothing in Nomad names it. With force that is accepted of a client that is down.
+func (r *Runner) deleteVolume(ctx context.Context, v workspace, force bool) error {
 	status, err := r.clientStatus(ctx, v.NodeID)
 	switch {
 	case err != nil:
 		return err
-	case status == api.NodeStatusDisconnected:
+	case status == api.NodeStatusDisconnected, status == api.NodeStatusDown && !force:
 		return &scheduler.ClientAway{NodeID: v.NodeID, Detail: "Nomad says that it is " + status}
 	}
 	// A client that Nomad reports as down or gone can't delete the volume itself any more.
-	force := status == "" || status == api.NodeStatusDown
-	if force {
+	if force = status == "" || status == api.NodeStatusDown; force {
 		r.log.Warn("deleting the volume of a client that is gone; its directory stays there",
 			"address", v.NodeID, "path", v.HostPath)
 	}

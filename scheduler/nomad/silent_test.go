@@ -129,12 +129,20 @@ func TestRunner_WorkspaceOnAClientThatIsAway_IsNotWaitedFor(t *testing.T) {
 		http.Error(w, "No path to node", http.StatusInternalServerError)
 	})
 	_ = remove()
-	status.Store("disconnected")
 	before := f.count(deletion)
-	_ = remove()
+	for _, away := range []string{"disconnected", "down"} {
+		status.Store(away)
+		_ = remove()
+	}
 	if before != 2 || f.count(deletion) != before {
 		t.Errorf("%d deletions were tried, %d of them while Nomad said that the client is away", f.count(deletion),
 			f.count(deletion)-before)
+	}
+	// One that an operator gave up is not waited for.
+	f.on(deletion, answer(func() any { return map[string]any{} }))
+	lost := scheduler.Job{SandboxID: "a", ClusterID: "c1", Birth: "c1/n/7", Lost: []string{"n1"}}
+	if err := f.Remove(t.Context(), lost); err != nil || f.count(deletion) != before+1 {
+		t.Errorf("removing what a lost client has: %v, %d deletions", err, f.count(deletion)-before)
 	}
 }
 

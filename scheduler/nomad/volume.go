@@ -41,7 +41,7 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 			return r.usable(ctx, job.Template, ws)
 		}
 		r.log.Info("moving a sandbox that never ran to a client with capacity", "sandbox", job.SandboxID)
-		if err := r.deleteVolume(ctx, ws); err != nil {
+		if err := r.deleteVolume(ctx, ws, true); err != nil {
 			return ws, err
 		}
 	} else if job.HasVersion || job.HasWorkspace {
