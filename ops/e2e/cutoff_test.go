@@ -33,6 +33,20 @@ spec "tiny" {
 }
 `
 
+// sizeOf is a number of the environment, or usual.
+func sizeOf(t *testing.T, name string, usual int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s: %q is no number of them", name, text)
+	}
+	return n
+}
+
 // cutOff is a test cluster with a healthy Nomad client and one to cut off.
 type cutOff struct {
 	*testcluster.Cluster
@@ -50,29 +64,9 @@ func TestCutOffClient(t *testing.T) {
 	if !long() {
 		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
 	}
-	count := 100
-	if text := os.Getenv(envHung); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatalf("%s: %v", envHung, err)
-		}
-		count = n
-	}
-	f := testcluster.Start(t, testcluster.Options{Specs: tinySpec})
-	machine := f.SecondMachine(t)
-	c := &cutOff{Cluster: f, machine: machine}
-	var err error
-	if c.healthy, err = f.Nomad.NodeID(t.Context()); err == nil {
-		c.cut, err = machine.NodeID(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.only(t, c.cut)
-	c.fill(t, count)
-	c.only(t, c.healthy)
-	c.starts(t, 0)
-	if err := machine.Freeze(); err != nil {
+	count := sizeOf(t, envHung, 100)
+	c := newCutOff(t, count)
+	if err := c.machine.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	frozen := time.Now()
@@ -90,6 +84,76 @@ func TestCutOffClient(t *testing.T) {
 		t.Errorf("%d of the sandboxes of a frozen machine are RUNNING, %v", n, err)
 	}
 	c.back(t)
+}
+
+// newCutOff starts the sandboxes that will hang on a machine, and those that follow go to the other.
+func newCutOff(t *testing.T, count int) *cutOff {
+	t.Helper()
+	f := testcluster.Start(t, testcluster.Options{Specs: tinySpec})
+	c := &cutOff{Cluster: f, machine: f.AddMachine(t)}
+	var err error
+	if c.healthy, err = f.Nomad.NodeID(t.Context()); err == nil {
+		c.cut, err = c.machine.NodeID(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.only(t, c.cut)
+	c.fill(t, count)
+	c.only(t, c.healthy)
+	c.starts(t, 0)
+	return c
+}
+
+// TestCutOffClient_Deletions deletes a hundred sandboxes of a machine that hangs. Meanwhile sandboxes on the
+// other machine start, and what is deleted there is gone, and when the machine is back nothing is left on it.
+func TestCutOffClient_Deletions(t *testing.T) {
+	if !long() {
+		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
+	}
+	count := sizeOf(t, envHung, 100)
+	c := newCutOff(t, count)
+	if err := c.machine.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	for i, id := range c.hung {
+		c.Nodes[i%len(c.Nodes)].Change(t, id, "delete")
+	}
+	t.Logf("%d deletions were acknowledged after %.1f s", count, time.Since(begin).Seconds())
+	for _, when := range []string{"at once", "when Nomad knows that the machine is away"} {
+		c.starts(t, count)
+		begin := time.Now()
+		node := c.Nodes[0]
+		id := node.StartSandbox(t, "tiny")
+		node.AwaitSandbox(t, id, "RUNNING")
+		node.Change(t, id, "delete")
+		testcluster.Eventually(t, "a sandbox of the other machine is gone, "+when, func() error {
+			names, err := c.Volumes()
+			if slices.Contains(names, "sandbox-"+id) {
+				err = errors.Join(err, errors.New("its volume is there"))
+			}
+			return err
+		})
+		t.Logf("--- %s a sandbox of the other machine started and was gone after %.1f s", when, time.Since(begin).Seconds())
+		testcluster.Eventually(t, "Nomad knows that the machine is away", func() error {
+			var node struct{ Status string }
+			err := c.Nomad.Do(t.Context(), http.MethodGet, "node/"+c.cut, nil, &node)
+			if err == nil && node.Status == "ready" {
+				err = errors.New("it is ready")
+			}
+			return err
+		})
+	}
+	if err := c.machine.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	begin = time.Now()
+	if err := testcluster.Await(8*testcluster.Patience, func() error { return c.Audit(testcluster.Expected{}) }); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("--- verdict: nothing of %d sandboxes was left %.1f s after the machine was back", count,
+		time.Since(begin).Seconds())
 }
 
 // beliefAge is longer than nodes cache the state of Nomad's clients.

@@ -21,7 +21,7 @@ import (
 func TestDrain(t *testing.T) {
 	f := testcluster.Start(t, testcluster.Options{ACL: true})
 	first, err := f.Nomad.NodeID(t.Context())
-	second := f.SecondMachine(t)
+	second := f.AddMachine(t)
 	m := &machines{lost: &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second}}
 	m.must(t, err)
 	m.id, err = second.NodeID(t.Context())
@@ -112,7 +112,7 @@ func TestDrain(t *testing.T) {
 func TestDrain_InError(t *testing.T) {
 	f := testcluster.Start(t, testcluster.Options{ACL: true})
 	first, err := f.Nomad.NodeID(t.Context())
-	second := f.SecondMachine(t)
+	second := f.AddMachine(t)
 	m := &machines{lost: &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second}}
 	m.must(t, err)
 	m.id, err = second.NodeID(t.Context())

@@ -32,7 +32,7 @@ func TestLostClient(t *testing.T) {
 		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
 	}
 	f := testcluster.Start(t, testcluster.Options{Backend: fmt.Sprintf("lost_after = %q", lostAfter)})
-	machine := f.SecondMachine(t)
+	machine := f.AddMachine(t)
 	l := &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: machine}
 	first, err := f.Nomad.NodeID(t.Context())
 	if err == nil {

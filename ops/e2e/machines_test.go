@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"bivouac.dev/bivouac/deploy/local"
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
@@ -87,7 +86,7 @@ func TestMachines(t *testing.T) {
 			lostAfter), Config: fmt.Sprintf("workspaces {\n  backup   = \"file://%s\"\n  interval = \"10s\"\n}\n", store),
 	})
 	first, err := f.Nomad.NodeID(t.Context())
-	second := f.SecondMachine(t)
+	second := f.AddMachine(t)
 	m := &machines{
 		lost:  &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second},
 		store: store,
@@ -210,10 +209,7 @@ func (m *machines) change(t *testing.T, id string) {
 // drained drains the only machine that is left after a third has come, and kills the leader
 // meanwhile. One sandbox runs there, and one is paused.
 func (m *machines) drained(t *testing.T, first, running, paused string) {
-	third, err := local.StartNomad(t.Context(),
-		local.NomadOptions{Dir: filepath.Join(m.Dir, "machine3"), Vault: m.Vault, Join: m.Nomad})
-	m.must(t, err)
-	t.Cleanup(func() { m.must(t, third.Close()) })
+	third := m.AddMachine(t)
 	to, err := third.NodeID(t.Context())
 	m.must(t, err)
 	m.node.Change(t, paused, "pause")

@@ -62,7 +62,7 @@ func TestOrphan(t *testing.T) {
 		Config:  fmt.Sprintf("workspaces {\n  backup   = \"file://%s\"\n  interval = \"1h\"\n}\n", t.TempDir()),
 	})
 	first, err := f.Nomad.NodeID(t.Context())
-	second := f.SecondMachine(t)
+	second := f.AddMachine(t)
 	m := &machines{lost: &lost{operators: &operators{Cluster: f, spec: "raw", node: f.Nodes[0]}, machine: second}}
 	m.must(t, err)
 	m.id, err = second.NodeID(t.Context())

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -24,13 +23,7 @@ func TestStorm(t *testing.T) {
 	if long() {
 		duration, o.Strays = 10*time.Minute, false
 	}
-	if text := os.Getenv("BIVOUAC_DRILL_STORM"); text != "" {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			t.Fatalf("BIVOUAC_DRILL_STORM: %v", err)
-		}
-		duration = d
-	}
+	duration = stormTime(t, duration)
 	var config string
 	if !o.Strays {
 		config = "unreferenced_grace = \"2m\"\ncollect_interval = \"10s\""

@@ -95,6 +95,8 @@ type Cluster struct {
 	Ledger *Ledger
 
 	specs []string
+	// machines counts the Nomad clients beside the one that is a server too.
+	machines int
 	net   Net
 }
 

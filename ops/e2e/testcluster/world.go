@@ -133,11 +133,13 @@ func (f *Cluster) vaultBelow(folder string) (entries []string, err error) {
 	return entries, nil
 }
 
-// SecondMachine starts another Nomad client of the cluster. It ends with the test.
-func (f *Cluster) SecondMachine(t testing.TB) *local.Nomad {
+// AddMachine starts another Nomad client of the cluster. It ends with the test.
+func (f *Cluster) AddMachine(t testing.TB) *local.Nomad {
 	t.Helper()
-	machine, err := local.StartNomad(t.Context(),
-		local.NomadOptions{Dir: filepath.Join(f.Dir, "machine2"), Vault: f.Vault, Join: f.Nomad})
+	f.machines++
+	machine, err := local.StartNomad(t.Context(), local.NomadOptions{
+		Dir: filepath.Join(f.Dir, fmt.Sprintf("machine%d", f.machines+1)), Vault: f.Vault, Join: f.Nomad,
+	})
 	must(t, err)
 	t.Cleanup(func() { must(t, errors.Join(machine.Thaw(), machine.Close())) })
 	return machine

@@ -38,6 +38,8 @@ type actor struct {
 	*client
 	of        *Actors
 	name      string
+	// key is that of its user.
+	key       string
 	sandboxes []*owned
 	made      int
 	// sent are all its messages, also those in deleted sandboxes.
@@ -46,8 +48,14 @@ type actor struct {
 	plain *http.Client
 }
 
-// live runs one action after another until ctx ends. After a broken promise it does nothing.
+// live runs one action after another until ctx ends, and before that starts its sandboxes where Each says
+// how many. After a broken promise it does nothing.
 func (a *actor) live(ctx context.Context) {
+	for ctx.Err() == nil && len(a.sandboxes) < a.of.o.Each {
+		if a.start() != nil {
+			break
+		}
+	}
 	for ctx.Err() == nil {
 		if err := a.step(); err != nil {
 			<-ctx.Done()
@@ -57,7 +65,7 @@ func (a *actor) live(ctx context.Context) {
 
 // step runs one action. Its error is a violation.
 func (a *actor) step() error {
-	if len(a.sandboxes) == 0 || len(a.sandboxes) < 2 && a.rand.IntN(3) == 0 {
+	if n := len(a.sandboxes); n == 0 || n < max(2, a.of.o.Each) && a.rand.IntN(3) == 0 {
 		return a.start()
 	}
 	if a.rand.IntN(15) == 0 {
@@ -87,7 +95,7 @@ func (a *actor) step() error {
 // anywhere returns a random node, running or not, like a load balancer that has not noticed a
 // failure.
 func (a *actor) anywhere() testcluster.Client {
-	return testcluster.Client{Base: a.nodes[a.rand.IntN(len(a.nodes))].Base, Key: a.of.operator}
+	return testcluster.Client{Base: a.nodes[a.rand.IntN(len(a.nodes))].Base, Key: a.key}
 }
 
 // until calls attempt until it reports success.
@@ -190,6 +198,7 @@ func (a *actor) settled(b *owned) error {
 			return false, err
 		case sb.Status == b.want:
 			return true, nil
+		case sb.Status == other && strings.Contains(sb.Detail(), "Nomad client"): // it is drained
 		case sb.Status == other && b.want == "RUNNING":
 			return true, a.violation("%s: sandbox %s is shown %s after %s was acknowledged", a.name, b.id, sb.Status, b.want)
 		case sb.Status == "ERROR" && sb.Detail() == "":

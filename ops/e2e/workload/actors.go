@@ -19,8 +19,13 @@ type ActorOptions struct {
 	Cluster *testcluster.Cluster
 	// Specs are the sandboxes' specs.
 	Specs []string
-	// Actors is the number of clients with at most two sandboxes each.
-	Actors int
+	// Actors is the number of clients, and Each how many sandboxes each has at most; 0 means two. Run starts
+	// them all first where Each is set.
+	Actors, Each int
+	// Keys are those of the clients' users, one each; nil means that all use an operator's.
+	Keys []string
+	// Resume: Check resumes what is paused, so that each file is read.
+	Resume bool
 	// Seed decides the clients' choices, but not their timing.
 	Seed uint64
 	// Strays allows keys in Vault without a sandbox: set it unless Check may wait for the
@@ -54,12 +59,17 @@ func NewActors(o ActorOptions) *Actors {
 // actor makes one more actor.
 func (w *Actors) actor() *actor {
 	c := w.client()
-	return &actor{
+	a := &actor{
 		client: c,
 		of:     w,
 		name:   fmt.Sprintf("actor-%d", c.id),
+		key:    w.operator,
 		plain:  &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
+	if len(w.o.Keys) > 0 {
+		a.key = w.o.Keys[c.id%len(w.o.Keys)]
+	}
+	return a
 }
 
 // Run runs the actors until ctx ends, and each one's last action until it is acknowledged.
@@ -132,6 +142,9 @@ func counted(m map[string]int) string {
 // reckon checks all of the actor's sandboxes after the run.
 func (a *actor) reckon() {
 	for _, b := range slices.Clone(a.sandboxes) {
+		if a.of.o.Resume && b.want == "PAUSED" && a.change(b, "resume") != nil {
+			return
+		}
 		err := a.settled(b)
 		if err != nil || b.want == "RUNNING" && (a.read(b) != nil || a.hear(b) != nil) {
 			return
@@ -152,14 +165,17 @@ func (w *Actors) audit(t testing.TB, e testcluster.Expected) {
 		t.Errorf("Nomad or Vault hold something else than the sandboxes: %v", err)
 	}
 	listed := map[string]bool{}
-	var page struct{ Items []testcluster.Sandbox }
-	if err := w.o.Cluster.Nodes[0].Get("/api/v1/sandboxes/search?limit=100", &page); err != nil {
-		t.Error(err)
-	}
-	for _, sb := range page.Items {
-		listed[sb.ID] = true
-		if !slices.Contains(e.Running, sb.ID) && !slices.Contains(e.Paused, sb.ID) {
-			t.Errorf("sandbox %s (%s) was not asked for, or was deleted", sb.ID, sb.Status)
+	for _, a := range w.list {
+		var page struct{ Items []testcluster.Sandbox }
+		c := testcluster.Client{Base: a.nodes[0].Base, Key: a.key}
+		if err := c.Get("/api/v1/sandboxes/search?limit=100", &page); err != nil {
+			t.Error(err)
+		}
+		for _, sb := range page.Items {
+			listed[sb.ID] = true
+			if !slices.Contains(e.Running, sb.ID) && !slices.Contains(e.Paused, sb.ID) {
+				t.Errorf("sandbox %s (%s) was not asked for, or was deleted", sb.ID, sb.Status)
+			}
 		}
 	}
 	if len(listed) != len(e.Running)+len(e.Paused) {

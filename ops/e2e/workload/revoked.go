@@ -11,6 +11,10 @@ import (
 // revoke creates and revokes a key, and then uses it on every node, including those that lag
 // behind: no node may write or read with it.
 func (a *actor) revoke() error {
+	operators := func(c testcluster.Client) testcluster.Client {
+		c.Key = a.of.operator
+		return c
+	}
 	var key struct {
 		ID  int
 		Key string
@@ -18,7 +22,7 @@ func (a *actor) revoke() error {
 	once := a.newKey()
 	err := a.until("key", func(c testcluster.Client) (bool, error) {
 		in := map[string]any{"user": a.name, "name": "to be revoked"}
-		answer, err := c.Try(http.MethodPost, "/api/v1/operator/keys", in, "Idempotency-Key", once)
+		answer, err := operators(c).Try(http.MethodPost, "/api/v1/operator/keys", in, "Idempotency-Key", once)
 		if err == nil && answer.Status == http.StatusConflict {
 			once = a.newKey() // the value was in an answer that was lost: make another key
 		}
@@ -31,7 +35,7 @@ func (a *actor) revoke() error {
 		return err
 	}
 	err = a.until("revoke", func(c testcluster.Client) (bool, error) {
-		err := c.Do(http.MethodDelete, fmt.Sprintf("/api/v1/operator/keys/%d", key.ID), nil, nil)
+		err := operators(c).Do(http.MethodDelete, fmt.Sprintf("/api/v1/operator/keys/%d", key.ID), nil, nil)
 		return err == nil, err
 	})
 	if err != nil {
