@@ -22,21 +22,78 @@ import (
 )
 
 // The image's user. Nothing else is in its user database, and no machine has it by default.
+const imageUser = 65532
+
+// The repositories of the images, as Docker names them once they are loaded.
 const (
-	imageUser = 65532
-	imageName = "bivouac"
+	imageName        = "bivouac"
+	sandboxImageName = "bivouac/sandbox-agent"
 )
 
-// image writes an OCI image layout in a tar: `docker load`, `skopeo copy oci-archive:` and
-// `ctr image import` read it. There is nothing in it to run but the programs.
+// container is an image of a release. file begins the name of its archive.
+type container struct {
+	repository, title, file string
+	layer                   v1.Layer
+	config                  v1.Config
+}
+
+// image writes the image of a node. There is nothing in it to run but the programs.
 func (r release) image(files []file, tmp string) error {
 	layer, err := r.layer(files)
 	if err != nil {
 		return err
 	}
+	return r.oci(container{
+		repository: imageName, title: "Bivouac", file: "bivouac", layer: layer,
+		config: v1.Config{
+			User:         "65532:65532",
+			Entrypoint:   []string{"/usr/bin/bivouac"},
+			Cmd:          []string{"server", "--config", "/etc/bivouac/node.hcl"},
+			Env:          []string{"PATH=/usr/bin"},
+			WorkingDir:   "/",
+			ExposedPorts: map[string]struct{}{"8440/tcp": {}, "8441/tcp": {}},
+			Volumes:      map[string]struct{}{"/var/lib/bivouac": {}},
+		},
+	}, tmp)
+}
+
+// sandboxImage writes the image of sandboxes that deploy/docker/Dockerfile makes: the agent server without a
+// model, and the licences of what is in it.
+func (r release) sandboxImage(files []file, tmp string) error {
+	var buf bytes.Buffer
+	out := tar.NewWriter(&buf)
+	made := map[string]bool{}
+	list := []file{{path: "sandbox-agent", source: filepath.Join(r.programs, "sandbox-agent"), mode: 0o755}}
+	for _, f := range files {
+		if f.path == "usr/share/doc/bivouac/copyright" {
+			list = append(list, f)
+		}
+	}
+	for _, f := range list {
+		err := r.parents(out, f.path, made)
+		if err == nil {
+			err = addFile(out, f, f.path, r.source.time)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	layer, err := compressed(out, &buf)
+	if err != nil {
+		return err
+	}
+	return r.oci(container{
+		repository: sandboxImageName, title: "Bivouac's agent server", file: "bivouac-sandbox-agent", layer: layer,
+		config: v1.Config{Entrypoint: []string{"/sandbox-agent"}},
+	}, tmp)
+}
+
+// oci writes an OCI image layout in a tar: `docker load`, `skopeo copy oci-archive:` and `ctr image import`
+// read it.
+func (r release) oci(c container, tmp string) error {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	img, err = mutate.Append(img, mutate.Addendum{
-		Layer: layer, MediaType: types.OCILayer,
+	img, err := mutate.Append(img, mutate.Addendum{
+		Layer: c.layer, MediaType: types.OCILayer,
 		History: v1.History{Created: v1.Time{Time: r.source.time}, CreatedBy: "bivouac.dev/bivouac/deploy/release"},
 	})
 	if err != nil {
@@ -48,25 +105,17 @@ func (r release) image(files []file, tmp string) error {
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", r.arch, v1.Time{Time: r.source.time}
-	config.Config = v1.Config{
-		User:         "65532:65532",
-		Entrypoint:   []string{"/usr/bin/bivouac"},
-		Cmd:          []string{"server", "--config", "/etc/bivouac/node.hcl"},
-		Env:          []string{"PATH=/usr/bin"},
-		WorkingDir:   "/",
-		ExposedPorts: map[string]struct{}{"8440/tcp": {}, "8441/tcp": {}},
-		Volumes:      map[string]struct{}{"/var/lib/bivouac": {}},
-		Labels: map[string]string{
-			"org.opencontainers.image.title":    "Bivouac",
-			"org.opencontainers.image.version":  r.source.version,
-			"org.opencontainers.image.revision": r.source.revision,
-			"org.opencontainers.image.licenses": "Apache-2.0",
-		},
+	config.Config = c.config
+	config.Config.Labels = map[string]string{
+		"org.opencontainers.image.title":    c.title,
+		"org.opencontainers.image.version":  r.source.version,
+		"org.opencontainers.image.revision": r.source.revision,
+		"org.opencontainers.image.licenses": "Apache-2.0",
 	}
 	if img, err = mutate.ConfigFile(img, config); err != nil {
 		return err
 	}
-	dir := filepath.Join(tmp, "oci")
+	dir := filepath.Join(tmp, "oci-"+c.file)
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
@@ -78,10 +127,10 @@ func (r release) image(files []file, tmp string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.dockerManifest(img, dir); err != nil {
+	if err := r.dockerManifest(c, img, dir); err != nil {
 		return err
 	}
-	return r.write("bivouac-"+r.source.version+"-linux-"+r.arch+".oci.tar", func(w io.Writer) error {
+	return r.write(c.file+"-"+r.source.version+"-linux-"+r.arch+".oci.tar", func(w io.Writer) error {
 		return writeTree(w, dir, r)
 	})
 }
@@ -92,13 +141,13 @@ func (r release) imageTag() string {
 }
 
 // dockerManifest writes what engines older than Docker 25 read in place of index.json.
-func (r release) dockerManifest(img v1.Image, dir string) error {
+func (r release) dockerManifest(c container, img v1.Image, dir string) error {
 	m, err := img.Manifest()
 	if err != nil {
 		return err
 	}
 	blob := func(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
-	entry := tarball.Descriptor{Config: blob(m.Config.Digest), RepoTags: []string{imageName + ":" + r.imageTag()}}
+	entry := tarball.Descriptor{Config: blob(m.Config.Digest), RepoTags: []string{c.repository + ":" + r.imageTag()}}
 	for _, l := range m.Layers {
 		entry.Layers = append(entry.Layers, blob(l.Digest))
 	}
@@ -160,6 +209,11 @@ func (r release) layer(list []file) (v1.Layer, error) {
 			return nil, err
 		}
 	}
+	return compressed(out, &buf)
+}
+
+// compressed ends the tar of a layer.
+func compressed(out *tar.Writer, buf *bytes.Buffer) (v1.Layer, error) {
 	if err := out.Close(); err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
 // Command release makes what operators install: for each architecture an
-// archive, a Debian and an RPM package and an OCI image layout, with checksums
+// archive, a Debian and an RPM package and two OCI image layouts, with checksums
 // and a list of modules and licences (SPDX). `make release` calls it.
 //
 // The same commit and the same Go give the same bytes: every time in the files
@@ -37,11 +37,15 @@ func run(ctx context.Context) error {
 		"who answers for the packages, in their metadata")
 	stale := flag.String("stale-results", "",
 		"release although ops/bench/RESULTS.md is of another commit, for this reason")
+	sandbox := flag.String("sandbox-image", "", "only write the image of sandboxes, around the sandbox-agent in this folder")
 	flag.Parse()
 
 	src, err := readSource(ctx, *root)
 	if err != nil {
 		return err
+	}
+	if *sandbox != "" {
+		return sandboxImageOf(src, *sandbox, *out)
 	}
 	if err := checkResults(ctx, src.root, *stale, os.Stdout); err != nil {
 		return err
@@ -71,6 +75,17 @@ func run(ctx context.Context) error {
 		}
 	}
 	return writeChecksums(*out, os.Stdout)
+}
+
+// sandboxImageOf writes the image of sandboxes for this architecture. It has no licences: those are of a release.
+func sandboxImageOf(src source, programs, out string) error {
+	tmp, err := os.MkdirTemp("", "bivouac-release-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	r := release{source: src, arch: runtime.GOARCH, programs: programs, out: out}
+	return r.sandboxImage(nil, tmp)
 }
 
 // checkResults fails if the measurements in ops/bench/RESULTS.md are of another commit or protocol

@@ -27,7 +27,7 @@ type release struct {
 	maintainer string
 }
 
-// make writes the archive, the packages, the image and the list of modules. Files that are there
+// make writes the archive, the packages, the images and the list of modules. Files that are there
 // are replaced.
 func (r release) make(ctx context.Context) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
@@ -62,6 +62,9 @@ func (r release) make(ctx context.Context) error {
 	}
 	if err := r.image(of(files, "image"), tmp); err != nil {
 		return fmt.Errorf("image: %w", err)
+	}
+	if err := r.sandboxImage(of(files, "image"), tmp); err != nil {
+		return fmt.Errorf("image of sandboxes: %w", err)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/blakesmith/ar"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	spdxjson "github.com/spdx/tools-golang/json"
@@ -111,11 +112,14 @@ func TestRelease_HoldsWhatOperatorsNeed(t *testing.T) {
 	t.Run("Lintian", func(t *testing.T) { wantLintian(t, filepath.Join(out, "bivouac_"+testVersion+"_"+r.arch+".deb")) })
 	t.Run("RPM", func(t *testing.T) { wantRPM(t, r, out, archive) })
 	t.Run("Image", func(t *testing.T) { wantImage(t, r, filepath.Join(out, name+".oci.tar")) })
+	t.Run("SandboxImage", func(t *testing.T) {
+		wantSandboxImage(t, r, filepath.Join(out, "bivouac-sandbox-agent-"+testVersion+"-linux-"+r.arch+".oci.tar"))
+	})
 	t.Run("TwoRunsGiveTheSameBytes", func(t *testing.T) {
 		again := t.TempDir()
 		testRelease(t, programs, again)
 		names := readDir(t, out)
-		if len(names) != 5 || !slices.Equal(names, readDir(t, again)) {
+		if len(names) != 6 || !slices.Equal(names, readDir(t, again)) {
 			t.Fatalf("%q and %q", names, readDir(t, again))
 		}
 		for _, name := range names {
@@ -131,7 +135,7 @@ func TestRelease_HoldsWhatOperatorsNeed(t *testing.T) {
 		}
 		cmd := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
 		cmd.Dir = out
-		if b, err := cmd.CombinedOutput(); err != nil || bytes.Count(b, []byte(": OK\n")) != 5 {
+		if b, err := cmd.CombinedOutput(); err != nil || bytes.Count(b, []byte(": OK\n")) != 6 {
 			t.Errorf("%v:\n%s", err, b)
 		}
 	})
@@ -270,8 +274,10 @@ func wantRPM(t *testing.T, r release, out string, archive map[string]entry) {
 	}
 }
 
-// wantImage reads the layout as an engine does: by index.json or, as old ones do, by manifest.json.
-func wantImage(t *testing.T, r release, file string) {
+// readImage reads the layout as an engine does: by index.json or, as old ones do, by manifest.json. It returns
+// the configuration and what is in the one layer.
+func readImage(t *testing.T, file, tag string) (*v1.ConfigFile, map[string]entry) {
+	t.Helper()
 	dir := t.TempDir()
 	contents := readTar(t, readFile(t, file))
 	for path, e := range contents {
@@ -308,16 +314,12 @@ func wantImage(t *testing.T, r release, file string) {
 			t.Errorf("manifest.json: there is no %s", blob)
 		}
 	}
-	if got := docker[0].RepoTags; !slices.Equal(got, []string{"bivouac:1.2.3-rc1"}) {
+	if got := docker[0].RepoTags; !slices.Equal(got, []string{tag}) {
 		t.Errorf("manifest.json: %q", got)
 	}
 	config, err := img.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
-	}
-	if config.Architecture != r.arch || config.Config.User != "65532:65532" ||
-		config.Config.Labels["org.opencontainers.image.version"] != testVersion {
-		t.Errorf("%+v", config)
 	}
 	layers, err := img.Layers()
 	if err != nil || len(layers) != 1 {
@@ -331,7 +333,15 @@ func wantImage(t *testing.T, r release, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := readTar(t, all)
+	return config, readTar(t, all)
+}
+
+func wantImage(t *testing.T, r release, file string) {
+	config, got := readImage(t, file, "bivouac:1.2.3-rc1")
+	if config.Architecture != r.arch || config.Config.User != "65532:65532" ||
+		config.Config.Labels["org.opencontainers.image.version"] != testVersion {
+		t.Errorf("%+v", config)
+	}
 	for _, name := range programNames() {
 		if !bytes.Equal(got["usr/bin/"+name].body, readFile(t, filepath.Join(r.programs, name))) {
 			t.Errorf("usr/bin/%s is not the program", name)
@@ -342,6 +352,21 @@ func wantImage(t *testing.T, r release, file string) {
 	}
 	if block, _ := pem.Decode(got["etc/ssl/certs/ca-certificates.crt"].body); block == nil {
 		t.Error("the image has no certificates of authorities")
+	}
+	if _, there := got["usr/share/doc/bivouac/copyright"]; !there {
+		t.Error("the image has no licences")
+	}
+}
+
+func wantSandboxImage(t *testing.T, r release, file string) {
+	config, got := readImage(t, file, "bivouac/sandbox-agent:1.2.3-rc1")
+	if config.Architecture != r.arch || !slices.Equal(config.Config.Entrypoint, []string{"/sandbox-agent"}) ||
+		config.Config.User != "" {
+		t.Errorf("%+v", config)
+	}
+	e := got["sandbox-agent"]
+	if !bytes.Equal(e.body, readFile(t, filepath.Join(r.programs, "sandbox-agent"))) || e.header.Mode != 0o755 {
+		t.Errorf("sandbox-agent is not the program: %+v", e.header)
 	}
 	if _, there := got["usr/share/doc/bivouac/copyright"]; !there {
 		t.Error("the image has no licences")

@@ -134,7 +134,10 @@ func (w *site) endNomad(t *testing.T) {
 	if out, err := exec.Command("sh", "../../deploy/nomad/sandbox-network.sh", "down").CombinedOutput(); err != nil {
 		t.Logf("the sandboxes' network: %v %s", err, out)
 	}
-	_ = exec.Command("docker", "image", "rm", "--force", "bivouac/sandbox-agent:1").Run()
+	tags, _ := exec.Command("docker", "image", "ls", "--quiet", "bivouac/sandbox-agent").Output()
+	for _, id := range strings.Fields(string(tags)) {
+		_ = exec.Command("docker", "image", "rm", "--force", id).Run()
+	}
 	mounts, _ := os.ReadFile("/proc/mounts")
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], w.dir) {

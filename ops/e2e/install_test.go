@@ -195,6 +195,10 @@ func newSite(t *testing.T) *site {
 		w.hosts[h.name] = made
 		w.mu.Unlock()
 	}
+	image := w.sandboxImage(t)
+	if err := w.hosts["client-1"].put(image, "/root/"+filepath.Base(image)); err != nil {
+		t.Fatal(err)
+	}
 	for _, node := range []string{"node-1", "node-2", "node-3"} {
 		w.hosts[node].watchCalls(t)
 	}
@@ -271,6 +275,22 @@ func freeNetworks(t *testing.T) (inside, outside string) {
 	}
 	t.Fatal("no network is free")
 	return "", ""
+}
+
+// sandboxImage makes the release's image of sandboxes, around the program that archive has built.
+func (w *site) sandboxImage(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "../../deploy/release", ".", "-root", "../..",
+		"-sandbox-image", w.dir, "-out", w.dir)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	found, err := filepath.Glob(filepath.Join(w.dir, "bivouac-sandbox-agent-*.oci.tar"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	return found[0]
 }
 
 // archive makes the archive of a release: the programs, and what deploy/release/contents.go lists.
