@@ -134,9 +134,11 @@ func (w *site) endNomad(t *testing.T) {
 	if out, err := exec.Command("sh", "../../deploy/nomad/sandbox-network.sh", "down").CombinedOutput(); err != nil {
 		t.Logf("the sandboxes' network: %v %s", err, out)
 	}
-	tags, _ := exec.Command("docker", "image", "ls", "--quiet", "bivouac/sandbox-agent").Output()
-	for _, id := range strings.Fields(string(tags)) {
-		_ = exec.Command("docker", "image", "rm", "--force", id).Run()
+	loaded, _ := filepath.Glob(filepath.Join(w.dir, "bivouac-sandbox-agent-*.oci.tar"))
+	for _, file := range append(loaded, "bivouac-sandbox-agent-1-linux") {
+		version, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), "bivouac-sandbox-agent-"), "-linux")
+		tag := strings.NewReplacer("~", "-", "+", "-").Replace(version)
+		_ = exec.Command("docker", "image", "rm", "--force", "bivouac/sandbox-agent:"+tag).Run()
 	}
 	mounts, _ := os.ReadFile("/proc/mounts")
 	for line := range strings.Lines(string(mounts)) {

@@ -48,14 +48,15 @@ func confine(config map[string]any, t fsm.Template, ws workspace) {
 	}
 }
 
-// sameConfinement reports whether a docker job has the limits and the networks that a new one
-// would have. A job of an earlier program, or of another configuration, may not.
-func sameConfinement(was, now *api.Job) bool {
-	return reflect.DeepEqual(confinement(was), confinement(now))
+// sameSetup reports whether a job has the limits, the networks, the environment and the key's entry that a new
+// one would have. A job of an earlier program, or of another configuration, may not.
+func sameSetup(was, now *api.Job) bool {
+	return reflect.DeepEqual(setupOf(was), setupOf(now))
 }
 
-// confinement returns the parts of a job that limit its container, as JSON has them.
-func confinement(job *api.Job) any {
+// setupOf returns the parts of a job that limit its container or come from the nodes' configuration, as JSON
+// has them.
+func setupOf(job *api.Job) any {
 	part := map[string]any{}
 	for _, g := range job.TaskGroups {
 		for _, n := range g.Networks {
@@ -70,6 +71,10 @@ func confinement(job *api.Job) any {
 				"cap_drop", "cap_add", "security_opt", "pids_limit", "readonly_rootfs", "runtime", "extra_hosts", "network_mode",
 			} {
 				part[name] = t.Config[name]
+			}
+			part["env"], part["keys"] = t.Env, nil
+			for _, tmpl := range t.Templates {
+				part["keys"] = tmpl.EmbeddedTmpl
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 		return err
 	}
 	if cur != nil && !had.failed && job.HasVersion && version != job.RevertTo && cur.Meta[metaVolume] == ws.ID &&
-		r.confined(cur, job, ws) {
+		r.upToDate(cur, job, ws) {
 		done, err := r.revert(ctx, id, job.RevertTo, version)
 		if done || err != nil {
 			return err
@@ -58,11 +58,12 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	return r.registerNew(ctx, job, ws, index, nonce)
 }
 
-// confined reports whether the stopped job is as confined as one made now. If it is not, the job is
-// registered again, or a sandbox would keep for ever what an earlier program gave it.
-func (r *Runner) confined(cur *api.Job, job scheduler.Job, ws workspace) bool {
+// upToDate reports whether the stopped job is confined as one made now, and has what the nodes' configuration
+// says now. If it is not, the job is registered again, or a sandbox would keep for ever what an earlier
+// program or configuration gave it.
+func (r *Runner) upToDate(cur *api.Job, job scheduler.Job, ws workspace) bool {
 	now, fail := jobSpec(r.cfg, job, ws)
-	return fail != nil || sameConfinement(cur, now)
+	return fail != nil || sameSetup(cur, now)
 }
 
 // raise changes a running job and leaves its task as it is. A job that a user has claimed gets a
