@@ -225,8 +225,8 @@ func (n *Node) enqueue(batch []*proposal) (groups [][]*proposal, entries [][]byt
 	return groups, entries, futures
 }
 
-// readable returns the commands that all nodes of the state's protocol version can read, and resolves the
-// others. Those were encoded for a state of a higher version, before a restore.
+// readable returns the commands that all nodes of the state's protocol version can read, and
+// resolves the others. Those were encoded for a state of a higher version, before a restore.
 func readable(v *fsm.View, batch []*proposal) []*proposal {
 	if v.Active(fsm.ProtocolVersion) {
 		return batch

@@ -364,8 +364,9 @@ func stateOf(t *testing.T, version int) *bytes.Reader {
 	return bytes.NewReader(file.Bytes())
 }
 
-// TestReal_Restore_OlderVersion_ReadsWhatFollows: commands wait while a state of an earlier protocol
-// version is restored. None of them is in its log in a form that this version's programs can't read.
+// TestReal_Restore_OlderVersion_ReadsWhatFollows: commands wait while a state of an earlier
+// protocol version is restored. None of them is in its log in a form that this version's programs
+// can't read.
 func TestReal_Restore_OlderVersion_ReadsWhatFollows(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 1)

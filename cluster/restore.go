@@ -177,8 +177,8 @@ func (n *Node) restore(
 	return done, nil
 }
 
-// replaceState hands a state to Raft. Commands that Raft has taken end before it; later ones are checked
-// against its protocol version (readable).
+// replaceState hands a state to Raft. Commands that Raft has taken end before it; later ones are
+// checked against its protocol version (readable).
 func (n *Node) replaceState(r *raft.Raft, meta *raft.SnapshotMeta, state io.Reader) error {
 	n.appending.Lock()
 	defer n.appending.Unlock()

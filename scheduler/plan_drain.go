@@ -43,8 +43,9 @@ func planDrained(d *Decision, s Situation) bool {
 	return true
 }
 
-// mayBeClaimed reports whether a start may claim the member of a pool. Its row says first that its client is
-// drained, which ends that, and its job is stopped then: the user would get a workspace on that client.
+// mayBeClaimed reports whether a start may claim the member of a pool. Its row says first that its
+// client is drained, which ends that, and its job is stopped then: the user would get a workspace
+// on that client.
 func mayBeClaimed(sb *fsm.Sandbox) bool {
 	return sb.Member() && sb.Status.State == fsm.SandboxRunning && sb.Status.Reason != fsm.ReasonClient
 }

@@ -7,8 +7,9 @@ import (
 	"bivouac.dev/bivouac/scheduler"
 )
 
-// TestPlan_DrainedMember: the job of a member that a start may claim is not stopped before its row says that
-// its client is drained, which ends that. A claim in between would get a workspace on that client.
+// TestPlan_DrainedMember: the job of a member that a start may claim is not stopped before its row
+// says that its client is drained, which ends that. A claim in between would get a workspace on
+// that client.
 func TestPlan_DrainedMember(t *testing.T) {
 	t.Parallel()
 	running := fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1, Placement: here}

@@ -10,8 +10,8 @@ import (
 	"bivouac.dev/bivouac/deploy/local"
 )
 
-// A Vault that is sealed while the node asks it nothing shows in the metrics and in the log, and so does its
-// end.
+// A Vault that is sealed while the node asks it nothing shows in the metrics and in the log, and so
+// does its end.
 func TestMetrics_SealedVault_IsNoSession(t *testing.T) {
 	t.Parallel()
 	server := ownVault(t)

@@ -41,7 +41,8 @@ func (v *Vault) probeOnce(ctx context.Context) {
 	}
 }
 
-// logSeal logs the seal of Vault, and that it serves again. Each node asks by itself, and logs what it sees.
+// logSeal logs the seal of Vault, and that it serves again. Each node asks by itself, and logs what
+// it sees.
 func (v *Vault) logSeal(err error) {
 	switch {
 	case errors.Is(err, errSealed) && !v.sealed.Swap(true):
@@ -57,8 +58,8 @@ type Status struct {
 	Reachable, Sealed bool
 	// Err says why secrets can't be used: of the probe, else of the login.
 	Err error
-	// SecretIDExpires is when the node's secret id ends, SecretIDWarning when it should have been replaced,
-	// zero if never or not known.
+	// SecretIDExpires is when the node's secret id ends, SecretIDWarning when it should have been
+	// replaced, zero if never or not known.
 	SecretIDExpires, SecretIDWarning time.Time
 }
 

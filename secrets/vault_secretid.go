@@ -37,8 +37,9 @@ func (i *secretID) due(age time.Duration) time.Time {
 // secretIDWarning is how long before its end a secret id is warned of, one of 30 days and more.
 const secretIDWarning = 7 * 24 * time.Hour
 
-// warning is when it should have been replaced: secretIDWarning before its end, and with a shorter life
-// the same share of it. A node that renews it does so before. It is zero where the secret id does not end.
+// warning is when it should have been replaced: secretIDWarning before its end, and with a shorter
+// life the same share of it. A node that renews it does so before. It is zero where the secret id
+// does not end.
 func (i *secretID) warning() time.Time {
 	if i.expires.IsZero() {
 		return time.Time{}

@@ -105,7 +105,8 @@ func TestVault_SecretID_SaysWhenItEnds(t *testing.T) {
 	only(t, examined(t, cfg, ""), "warn vault.secret_id: when it ends is not known", "deploy/vault/bivouac.hcl")
 }
 
-// A secret id is warned of a week before its end, and a shorter one when the node should have renewed it.
+// A secret id is warned of a week before its end, and a shorter one when the node should have
+// renewed it.
 func TestSecretID_Warning(t *testing.T) {
 	t.Parallel()
 	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -57,8 +57,8 @@ func (r release) image(files []file, tmp string) error {
 	}, tmp)
 }
 
-// sandboxImage writes the image of sandboxes that deploy/docker/Dockerfile makes: the agent server without a
-// model, and the licences of what is in it.
+// sandboxImage writes the image of sandboxes that deploy/docker/Dockerfile makes: the agent server
+// without a model, and the licences of what is in it.
 func (r release) sandboxImage(files []file, tmp string) error {
 	var buf bytes.Buffer
 	out := tar.NewWriter(&buf)
@@ -88,8 +88,8 @@ func (r release) sandboxImage(files []file, tmp string) error {
 	}, tmp)
 }
 
-// oci writes an OCI image layout in a tar: `docker load`, `skopeo copy oci-archive:` and `ctr image import`
-// read it.
+// oci writes an OCI image layout in a tar: `docker load`, `skopeo copy oci-archive:` and `ctr image
+// import` read it.
 func (r release) oci(c container, tmp string) error {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err := mutate.Append(img, mutate.Addendum{

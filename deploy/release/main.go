@@ -77,7 +77,8 @@ func run(ctx context.Context) error {
 	return writeChecksums(*out, os.Stdout)
 }
 
-// sandboxImageOf writes the image of sandboxes for this architecture. It has no licences: those are of a release.
+// sandboxImageOf writes the image of sandboxes for this architecture. It has no licences: those are
+// of a release.
 func sandboxImageOf(src source, programs, out string) error {
 	tmp, err := os.MkdirTemp("", "bivouac-release-")
 	if err != nil {

@@ -274,8 +274,8 @@ func wantRPM(t *testing.T, r release, out string, archive map[string]entry) {
 	}
 }
 
-// readImage reads the layout as an engine does: by index.json or, as old ones do, by manifest.json. It returns
-// the configuration and what is in the one layer.
+// readImage reads the layout as an engine does: by index.json or, as old ones do, by manifest.json.
+// It returns the configuration and what is in the one layer.
 func readImage(t *testing.T, file, tag string) (*v1.ConfigFile, map[string]entry) {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,9 +12,9 @@ import (
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// TestCopies_HoldNoSecret: a user gives a conversation every kind of secret, and its sandbox works and is
-// copied. No secret, and neither of the sandbox's keys, is in a file of the workspace, and so of a copy, nor
-// in the store.
+// TestCopies_HoldNoSecret: a user gives a conversation every kind of secret, and its sandbox works
+// and is copied. No secret, and neither of the sandbox's keys, is in a file of the workspace, and
+// so of a copy, nor in the store.
 func TestCopies_HoldNoSecret(t *testing.T) {
 	store := t.TempDir()
 	f := testcluster.Start(t, testcluster.Options{

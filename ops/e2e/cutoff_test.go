@@ -86,7 +86,8 @@ func TestCutOffClient(t *testing.T) {
 	c.back(t)
 }
 
-// newCutOff starts the sandboxes that will hang on a machine, and those that follow go to the other.
+// newCutOff starts the sandboxes that will hang on a machine, and those that follow go to the
+// other.
 func newCutOff(t *testing.T, count int) *cutOff {
 	t.Helper()
 	f := testcluster.Start(t, testcluster.Options{Specs: tinySpec})
@@ -105,8 +106,9 @@ func newCutOff(t *testing.T, count int) *cutOff {
 	return c
 }
 
-// TestCutOffClient_Deletions deletes a hundred sandboxes of a machine that hangs. Meanwhile sandboxes on the
-// other machine start, and what is deleted there is gone, and when the machine is back nothing is left on it.
+// TestCutOffClient_Deletions deletes a hundred sandboxes of a machine that hangs. Meanwhile
+// sandboxes on the other machine start, and what is deleted there is gone, and when the machine is
+// back nothing is left on it.
 func TestCutOffClient_Deletions(t *testing.T) {
 	if !long() {
 		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")

@@ -31,8 +31,8 @@ const (
 	envStorm     = "BIVOUAC_DRILL_STORM"
 )
 
-// stormStore is what the storm's nodes say of copies and of what nobody has: the sweep is soon, and no limit
-// delays what it removes.
+// stormStore is what the storm's nodes say of copies and of what nobody has: the sweep is soon, and
+// no limit delays what it removes.
 const stormStore = `
 workspaces {
   backup   = "file://%s"
@@ -67,11 +67,12 @@ func machineFaults() map[string]machineFault {
 	}
 }
 
-// TestStorm_Machines: eight users start, use, pause, resume and delete 200 sandboxes on three machines, while
-// these are drained, crash, hang and come back, the leader is killed, Nomad's server restarts, Vault is
-// sealed, and the store of copies is away. At the end each sandbox is as acknowledged with its file and its
-// messages, and there is no job, volume, folder, secret or copy that none of them has, and no row that is
-// stuck. BIVOUAC_DRILL_USERS, BIVOUAC_DRILL_SANDBOXES and BIVOUAC_DRILL_STORM set its size and duration.
+// TestStorm_Machines: eight users start, use, pause, resume and delete 200 sandboxes on three
+// machines, while these are drained, crash, hang and come back, the leader is killed, Nomad's
+// server restarts, Vault is sealed, and the store of copies is away. At the end each sandbox is as
+// acknowledged with its file and its messages, and there is no job, volume, folder, secret or copy
+// that none of them has, and no row that is stuck. BIVOUAC_DRILL_USERS, BIVOUAC_DRILL_SANDBOXES and
+// BIVOUAC_DRILL_STORM set its size and duration.
 func TestStorm_Machines(t *testing.T) {
 	if !long() {
 		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
@@ -280,8 +281,8 @@ func (s *machineStorm) nothingLeft() {
 	}
 }
 
-// folders compares the folders of the machines with Nomad's volumes. What Nomad's servers have forgotten and
-// a client still has is Nomad's own (hashicorp/nomad#27313), and logged.
+// folders compares the folders of the machines with Nomad's volumes. What Nomad's servers have
+// forgotten and a client still has is Nomad's own (hashicorp/nomad#27313), and logged.
 func (s *machineStorm) folders() error {
 	var volumes []struct{ ID string }
 	if err := s.Nomad.Do(s.t.Context(), http.MethodGet, "volumes?type=host", nil, &volumes); err != nil {

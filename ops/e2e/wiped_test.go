@@ -14,10 +14,10 @@ import (
 )
 
 // serversWiped: Nomad's servers lose their data, the clients keep their disks. Nomad ends the
-// unknown tasks and has lost the workspaces' registrations, so the sandboxes report that
-// instead of starting with empty ones. The files are still on the client. The operator registers the
-// volumes again, under other names, because the client keeps the former ones. Then the sandboxes run
-// with their files.
+// unknown tasks and has lost the workspaces' registrations, so the sandboxes report that instead of
+// starting with empty ones. The files are still on the client. The operator registers the volumes
+// again, under other names, because the client keeps the former ones. Then the sandboxes run with
+// their files.
 func (o *operators) serversWiped(t *testing.T) {
 	running, paused := o.begin(t), o.begin(t)
 	o.node.Change(t, paused, "pause")

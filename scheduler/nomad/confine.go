@@ -48,14 +48,14 @@ func confine(config map[string]any, t fsm.Template, ws workspace) {
 	}
 }
 
-// sameSetup reports whether a job has the limits, the networks, the environment and the key's entry that a new
-// one would have. A job of an earlier program, or of another configuration, may not.
+// sameSetup reports whether a job has the limits, the networks, the environment and the key's entry
+// that a new one would have. A job of an earlier program, or of another configuration, may not.
 func sameSetup(was, now *api.Job) bool {
 	return reflect.DeepEqual(setupOf(was), setupOf(now))
 }
 
-// setupOf returns the parts of a job that limit its container or come from the nodes' configuration, as JSON
-// has them.
+// setupOf returns the parts of a job that limit its container or come from the nodes'
+// configuration, as JSON has them.
 func setupOf(job *api.Job) any {
 	part := map[string]any{}
 	for _, g := range job.TaskGroups {

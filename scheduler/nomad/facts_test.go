@@ -335,8 +335,8 @@ func TestRunner_VolumeGone_ResumeFailsLoudly(t *testing.T) {
 	}
 }
 
-// What the nodes' configuration gives sandboxes reaches one that was paused when it is resumed: the version
-// that ran has the former. A resume without a change reverts.
+// What the nodes' configuration gives sandboxes reaches one that was paused when it is resumed: the
+// version that ran has the former. A resume without a change reverts.
 func TestRunner_ResumeAfterTheConfigurationChanged_HasTheNew(t *testing.T) {
 	t.Parallel()
 	b := benchWith(t, func(c *nomad.Config) { c.Env = map[string]string{"BIVOUAC_API_URLS": "http://former.example.org"} })

@@ -100,9 +100,10 @@ func TestRunner_NameThatAClientKeeps_IsNotTaken(t *testing.T) {
 	}
 }
 
-// TestFact_ClientThatNomadForgets_LosesItsVolumes: why node_gc_threshold is long. Nomad's servers collect a
-// client that is down, and its volumes with it; they know none of them when it is back. The sandbox says so,
-// and runs with its files once an operator has registered the directory under another name.
+// TestFact_ClientThatNomadForgets_LosesItsVolumes: why node_gc_threshold is long. Nomad's servers
+// collect a client that is down, and its volumes with it; they know none of them when it is back.
+// The sandbox says so, and runs with its files once an operator has registered the directory under
+// another name.
 func TestFact_ClientThatNomadForgets_LosesItsVolumes(t *testing.T) {
 	t.Parallel()
 	b, second := twoMachines(t)

@@ -138,9 +138,10 @@ func (r *Runner) deleteReleased(ctx context.Context, v workspace, lost []string,
 	}
 }
 
-// deleteVolume deletes the volume. Only its client can do that, so it does not try while the client is away:
-// CodeScheduler, and *scheduler.ClientAway. Deleted by force, the directory is on the disk of a client that
-// comes back, and nothing in Nomad names it. With force that is accepted of a client that is down.
+// deleteVolume deletes the volume. Only its client can do that, so it does not try while the client
+// is away: CodeScheduler, and *scheduler.ClientAway. Deleted by force, the directory is on the disk
+// of a client that comes back, and nothing in Nomad names it. With force that is accepted of a
+// client that is down.
 func (r *Runner) deleteVolume(ctx context.Context, v workspace, force bool) error {
 	status, err := r.clientStatus(ctx, v.NodeID)
 	switch {

@@ -58,9 +58,9 @@ func (r *Runner) Start(ctx context.Context, job scheduler.Job) error {
 	return r.registerNew(ctx, job, ws, index, nonce)
 }
 
-// upToDate reports whether the stopped job is confined as one made now, and has what the nodes' configuration
-// says now. If it is not, the job is registered again, or a sandbox would keep for ever what an earlier
-// program or configuration gave it.
+// upToDate reports whether the stopped job is confined as one made now, and has what the nodes'
+// configuration says now. If it is not, the job is registered again, or a sandbox would keep for
+// ever what an earlier program or configuration gave it.
 func (r *Runner) upToDate(cur *api.Job, job scheduler.Job, ws workspace) bool {
 	now, fail := jobSpec(r.cfg, job, ws)
 	return fail != nil || sameSetup(cur, now)

@@ -281,8 +281,8 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 // volumeNames bounds the names of a sandbox's volumes on one client.
 const volumeNames = 9
 
-// volumeNamed returns the name of a sandbox's volume: that of its job, and with a number from two on
-// where the client takes no second volume of a name. Sandbox ids have no dots.
+// volumeNamed returns the name of a sandbox's volume: that of its job, and with a number from two
+// on where the client takes no second volume of a name. Sandbox ids have no dots.
 func volumeNamed(sandboxID string, n int) string {
 	if n < 2 {
 		return jobID(sandboxID)
@@ -296,9 +296,10 @@ func jobOf(volume string) string {
 	return id
 }
 
-// nameVolume makes the volume under the first name that its client takes. A client keeps the name of a
-// volume that Nomad's servers have forgotten (hashicorp/nomad#27313): one made as they crashed, or
-// deleted by force while the client was down. Nomad has no call that deletes such a volume.
+// nameVolume makes the volume under the first name that its client takes. A client keeps the name
+// of a volume that Nomad's servers have forgotten (hashicorp/nomad#27313): one made as they
+// crashed, or deleted by force while the client was down. Nomad has no call that deletes such a
+// volume.
 func (r *Runner) nameVolume(ctx context.Context, job scheduler.Job, v *api.HostVolume) (made *api.HostVolume, err error) {
 	for n := range volumeNames {
 		v.Name = volumeNamed(job.SandboxID, n+1)
@@ -321,7 +322,8 @@ func (r *Runner) nameVolume(ctx context.Context, job scheduler.Job, v *api.HostV
 	return made, err
 }
 
-// pathOf returns the directory of the volume that a client has under the name, "" when it does not say.
+// pathOf returns the directory of the volume that a client has under the name, "" when it does not
+// say.
 func (r *Runner) pathOf(ctx context.Context, client, name string) (path string) {
 	_ = r.call(ctx, opReadClient, func(ctx context.Context) error { // only a log has it
 		node, _, err := r.client.Nodes().Info(client, query(ctx))

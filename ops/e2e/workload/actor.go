@@ -48,8 +48,8 @@ type actor struct {
 	plain *http.Client
 }
 
-// live runs one action after another until ctx ends, and before that starts its sandboxes where Each says
-// how many. After a broken promise it does nothing.
+// live runs one action after another until ctx ends, and before that starts its sandboxes where
+// Each says how many. After a broken promise it does nothing.
 func (a *actor) live(ctx context.Context) {
 	for ctx.Err() == nil && len(a.sandboxes) < a.of.o.Each {
 		if a.start() != nil {

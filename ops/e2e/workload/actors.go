@@ -19,8 +19,8 @@ type ActorOptions struct {
 	Cluster *testcluster.Cluster
 	// Specs are the sandboxes' specs.
 	Specs []string
-	// Actors is the number of clients, and Each how many sandboxes each has at most; 0 means two. Run starts
-	// them all first where Each is set.
+	// Actors is the number of clients, and Each how many sandboxes each has at most; 0 means two. Run
+	// starts them all first where Each is set.
 	Actors, Each int
 	// Keys are those of the clients' users, one each; nil means that all use an operator's.
 	Keys []string
