@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"strings"
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
@@ -41,6 +42,20 @@ func TestPlan_DrainedMember(t *testing.T) {
 		}
 		if d.Step == scheduler.StepNone && (!d.Observe || d.Status.Reason != fsm.ReasonClient) {
 			t.Errorf("%s: its row would not say why: %s", c.name, words(d))
+		}
+	}
+}
+
+// TestPlan_MoveUnderAHold: a sandbox that its user resumes under a hold, and whose workspace is to be
+// moved, says what it waits for.
+func TestPlan_MoveUnderAHold(t *testing.T) {
+	t.Parallel()
+	sb := owned(sandbox(fsm.DesiredRunning, 2, fsm.SandboxStatus{State: fsm.SandboxPaused, Generation: 1}))
+	sb.Move = &fsm.Move{From: "n1"}
+	for _, holding := range []bool{true, false} {
+		d := scheduler.Plan(scheduler.Situation{Sandbox: sb, Known: true, Now: epoch, Holding: holding})
+		if got := strings.Contains(d.Status.Detail, "the cluster holds"); got != holding || !d.Observe {
+			t.Errorf("holding %t: %s", holding, words(d))
 		}
 	}
 }

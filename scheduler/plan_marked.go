@@ -48,7 +48,7 @@ func planMarked(d *Decision, s Situation) bool {
 		if sb.Move.Orphan != "" {
 			st.Detail = "the workspace is being restored from what the Nomad client " + sb.Move.From + " has"
 		}
-		st.Detail = withFailure(st.Detail, s.MoveFailure)
+		st.Detail = whileMoving(st.Detail, s)
 		return true
 	}
 	home := homeOf(sb, o)
@@ -71,7 +71,7 @@ func planMarked(d *Decision, s Situation) bool {
 		st.Detail = "the Nomad client " + home + " was lost for good; " +
 			"the workspace comes back from the copy of " + sb.Copy.At.UTC().Format(time.RFC3339)
 	}
-	st.Detail = withFailure(st.Detail, s.MoveFailure)
+	st.Detail = whileMoving(st.Detail, s)
 	return true
 }
 
@@ -82,9 +82,13 @@ func stopUnless(gone bool) Step {
 	return StepStop
 }
 
-func withFailure(detail, failure string) string {
-	if failure != "" {
-		detail += "; the last try failed: " + failure
+// whileMoving adds to a detail why the sandbox's workspace is not where it should be yet.
+func whileMoving(detail string, s Situation) string {
+	if s.MoveFailure != "" {
+		detail += "; the last try failed: " + s.MoveFailure
+	}
+	if s.Holding {
+		detail += "; the cluster holds: it goes on when an operator releases the hold"
 	}
 	return detail
 }

@@ -47,6 +47,8 @@ type Situation struct {
 	MoveFailure string
 	// Held: there is a hold, and no request for the sandbox came since.
 	Held bool
+	// Holding: there is a hold, so no workspace is copied or moved.
+	Holding bool
 	// Unsure: the mark in the backend can't be read, or is not this history's.
 	Unsure bool
 	// Stranger: the observed job was born outside this history, and not as this sandbox's.

@@ -85,7 +85,7 @@ func (l *loop) situation(v *fsm.View, sb *fsm.Sandbox, id string) (s Situation, 
 	s.Orphan = orphanFacts(v, t.observed, l.backend.mayRemove())
 	s.Orphan.GrantedAt = t.grantedAt
 	if sb != nil {
-		s.Held, s.Unsure = v.Held(sb), !l.backend.sure()
+		s.Held, s.Holding, s.Unsure = v.Held(sb), v.Hold() != nil, !l.backend.sure()
 		s.Stranger = t.observed.Exists && t.observed.Birth != sb.Birth.String() && strange(v, t.observed.Birth)
 	}
 	if sb != nil && t.failedFor == sb.Generation {
