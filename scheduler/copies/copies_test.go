@@ -300,3 +300,33 @@ func TestUnused_OnlyWhatIsOldAndUnknown(t *testing.T) {
 		}
 	}
 }
+
+// TestSave_WhatFailsLeavesNothing: the tries to copy a workspace that is never read to its end do
+// not fill the store.
+func TestSave_WhatFailsLeavesNothing(t *testing.T) {
+	b := newBench(t)
+	b.write("a", random(9<<20))
+	b.write("b", random(1000))
+	torn := errors.New("torn")
+	for _, base := range []*fsm.Copy{nil, {ID: "00000007-0102030405060708"}} {
+		_, up, _, err := b.s.Save(t.Context(), "cl", "sb1", base,
+			func(ctx context.Context, known io.Reader, out io.Writer) error {
+				var whole bytes.Buffer
+				if err := b.export(ctx, known, &whole); err != nil {
+					return err
+				}
+				_, err := out.Write(whole.Bytes()[:whole.Len()-500])
+				return errors.Join(err, torn)
+			})
+		if base == nil && (!errors.Is(err, torn) || up < 8<<20) {
+			t.Errorf("%d bytes were stored: %v", up, err)
+		}
+		if left := b.objects(); err == nil || len(left) > 0 {
+			t.Errorf("a copy that failed (%v) leaves %v", err, left)
+		}
+	}
+	copied, _ := b.save(nil)
+	if _, err := b.load(copied); err != nil {
+		t.Errorf("the next copy: %v", err)
+	}
+}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"filippo.io/age"
+	"gocloud.dev/blob"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/archive"
@@ -69,7 +71,24 @@ func (s *Store) Save(
 	if err == nil {
 		err = s.durable(cluster, sandbox, made.ID)
 	}
+	if err != nil {
+		w.discard(context.WithoutCancel(ctx))
+	}
 	return made, w.uploaded, gone, err
+}
+
+// discardTime bounds how long the removal of a copy that failed may take.
+const discardTime = 30 * time.Second
+
+// discard removes what a copy that failed has stored. A workspace that is never copied to its end,
+// as one that is too large, would fill the store by its tries. What it can't remove, a later copy's
+// collection does.
+func (w *saver) discard(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, discardTime)
+	defer cancel()
+	_ = w.s.each(ctx, dirOf(w.cluster, w.sandbox, w.id), func(o *blob.ListObject) error {
+		return w.s.remove(ctx, o.Key)
+	})
 }
 
 // reused returns what the next copy builds on, and the objects of that whose content it writes again.
