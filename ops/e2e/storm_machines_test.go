@@ -56,14 +56,14 @@ type machineStorm struct {
 	refused int
 }
 
-// machineFault does its worst and returns what undoes it, nil for nothing done.
-type machineFault func(context.Context, *machineStorm) (undo func() error, err error)
+// machineFault breaks a machine and returns what undoes it, nil for nothing done.
+type machineFault func(context.Context) (undo func() error, err error)
 
-// machineFaults are the faults by name.
-func machineFaults() map[string]machineFault {
+// faults are the faults by name.
+func (s *machineStorm) faults() map[string]machineFault {
 	return map[string]machineFault{
-		"drain": (*machineStorm).drainOne, "nomad-drain": (*machineStorm).drainInNomad, "crash": (*machineStorm).crashOne,
-		"freeze": (*machineStorm).freezeOne, "store-away": (*machineStorm).storeAway,
+		"drain": s.drainOne, "nomad-drain": s.drainInNomad, "crash": s.crashOne, "freeze": s.freezeOne,
+		"store-away": s.storeAway,
 	}
 }
 
@@ -151,7 +151,7 @@ func newMachineStorm(t *testing.T, f *testcluster.Cluster, store string, seed ui
 
 // run carries out the faults until ctx ends, each one once before any comes again.
 func (s *machineStorm) run(ctx context.Context) error {
-	faults := machineFaults()
+	faults := s.faults()
 	var deck []string
 	for ctx.Err() == nil {
 		if len(deck) == 0 {
@@ -161,7 +161,7 @@ func (s *machineStorm) run(ctx context.Context) error {
 		name := deck[0]
 		deck = deck[1:]
 		begin := time.Now()
-		undo, err := faults[name](ctx, s)
+		undo, err := faults[name](ctx)
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", name, err)
