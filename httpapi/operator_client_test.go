@@ -35,6 +35,20 @@ func (f *fullClients) TryMove(_ context.Context, from string, _ []string, sandbo
 	return f.fails
 }
 
+// TestClientDrain_UnderAHold: a drain that would move nothing is refused.
+func TestClientDrain_UnderAHold(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.Operator.Clients = &fullClients{} }).withSpec().withSettings()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	h.apply("", &fsm.HoldBeginBody{Findings: []fsm.Finding{{Kind: fsm.FindingRestored, Detail: "a test"}}})
+	r := h.do(h.root, "POST", pathOperator+"/clients/ready/drain", "").want(t, 409)
+	if !strings.Contains(string(r.body), "the cluster holds, and moves no workspace") {
+		t.Errorf("it says %s", r.body)
+	}
+	if m := h.cluster.store.View().MarkOf("ready"); m.Mark != "" {
+		t.Errorf("it is marked: %+v", m)
+	}
+}
+
 // TestClientDrain_AsksFirst: a drain that can't be done is refused with what is missing, and marks
 // nothing. One that can is shown with how far it is, by the client and in the status.
 func TestClientDrain_AsksFirst(t *testing.T) {

@@ -102,6 +102,9 @@ func (s *Server) ClientDrain(c *request.Call) (response.Response, error) {
 				"there is no other client that takes jobs: add one, or make one eligible, before you drain %s", this.ID)
 		case v.ClientMark(this.ID) == fsm.ClientLost:
 			return nil // the state refuses it
+		case v.Hold() != nil:
+			return fsm.Errorf(fsm.CodeConflict,
+				"the cluster holds, and moves no workspace: look at the hold first (bivouac runbook hold)")
 		}
 		if err := s.tryMove(c, v, this); err != nil {
 			return fsm.Errorf(fsm.CodeConflict, "the client %s can't be drained now, and nothing was paused: %s", this.ID, err)
