@@ -87,16 +87,16 @@ type Node struct {
 	fastestVoter fastestVoter
 	entries      batcher // the leader's: commands for the log
 	// appending is held while Raft takes commands that the state's version can read, and by a restore.
-	appending    sync.Mutex
-	outbox       batcher // commands for the leader
-	promises     *formation.Promises
-	addresses    addressBook
-	identity     identity
-	contacts     contactBook
-	senders      *senders.Judge
-	eligibility  eligibility
-	records      *records.Book
-	caughtUp     atomic.Bool
+	appending   sync.Mutex
+	outbox      batcher // commands for the leader
+	promises    *formation.Promises
+	addresses   addressBook
+	identity    identity
+	contacts    contactBook
+	senders     *senders.Judge
+	eligibility eligibility
+	records     *records.Book
+	caughtUp    atomic.Bool
 	// challenging is set while the members decide about this node's start.
 	challenging atomic.Bool
 }

@@ -294,7 +294,9 @@ func (s *machineStorm) folders() error {
 	}
 	var errs []error
 	for id, n := range s.of {
-		var node struct{ HostVolumes map[string]struct{ ID string } }
+		var node struct {
+			HostVolumes map[string]struct{ ID string }
+		}
 		if err := s.Nomad.Do(s.t.Context(), http.MethodGet, "node/"+id, nil, &node); err != nil {
 			return err
 		}

@@ -97,7 +97,7 @@ type Cluster struct {
 	specs []string
 	// machines counts the Nomad clients beside the one that is a server too.
 	machines int
-	net   Net
+	net      Net
 }
 
 // Required reports whether the environment requires the program (.ci/run does). Otherwise a

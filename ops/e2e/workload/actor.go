@@ -36,8 +36,8 @@ type owned struct {
 // next, so it always knows the last requested state.
 type actor struct {
 	*client
-	of        *Actors
-	name      string
+	of   *Actors
+	name string
 	// key is that of its user.
 	key       string
 	sandboxes []*owned
