@@ -15,11 +15,6 @@ server {
   # exceeds; a client that missed some lists everything again.
   event_buffer_size = 10000
 
-  # A client that is down for so long is forgotten, and with it all volumes that it
-  # has: none of them is known when it is back. Do not run "nomad system gc" while a
-  # client is down, which forgets it at once.
-  node_gc_threshold = "1440h"
-
   # The members of warm pools (priority 30) give way to users' starts (50) where
   # the machines are full. A cluster that is there already gets it by
   # nomad operator scheduler set-config -preempt-service-scheduler=true

@@ -315,7 +315,7 @@ func TestSave_WhatFailsLeavesNothing(t *testing.T) {
 				if err := b.export(ctx, known, &whole); err != nil {
 					return err
 				}
-				_, err := out.Write(whole.Bytes()[:whole.Len()-500])
+				_, err := out.Write(whole.Bytes()[:whole.Len()-3000])
 				return errors.Join(err, torn)
 			})
 		if base == nil && (!errors.Is(err, torn) || up < 8<<20) {

@@ -339,11 +339,11 @@ func TestRunner_VolumeGone_ResumeFailsLoudly(t *testing.T) {
 // version that ran has the former. A resume without a change reverts.
 func TestRunner_ResumeAfterTheConfigurationChanged_HasTheNew(t *testing.T) {
 	t.Parallel()
-	b := benchWith(t, func(c *nomad.Config) { c.Env = map[string]string{"BIVOUAC_API_URLS": "http://former.example.org"} })
+	b := benchWith(t, func(c *nomad.Config) { c.Env = map[string]string{"SETTING": "former"} })
 	job, o := b.started(b.job(fsm.DriverRawExec))
 	b.createConversation(o, job, conversation)
 	job = b.paused(job)
-	b.config.Env = map[string]string{"BIVOUAC_API_URLS": "http://present.example.org"}
+	b.config.Env = map[string]string{"SETTING": "present"}
 	next, err := nomad.New(b.config)
 	b.must(err)
 	t.Cleanup(next.Close)
@@ -351,7 +351,7 @@ func TestRunner_ResumeAfterTheConfigurationChanged_HasTheNew(t *testing.T) {
 	for range 2 {
 		job, o = b.started(job)
 		b.hasConversation(o, job, conversation)
-		if got := b.raw(job).TaskGroups[0].Tasks[0].Env["BIVOUAC_API_URLS"]; got != "http://present.example.org" {
+		if got := b.raw(job).TaskGroups[0].Tasks[0].Env["SETTING"]; got != "present" {
 			t.Errorf("after a resume it has %q", got)
 		}
 		job = b.paused(job)

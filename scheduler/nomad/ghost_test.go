@@ -100,11 +100,9 @@ func TestRunner_NameThatAClientKeeps_IsNotTaken(t *testing.T) {
 	}
 }
 
-// TestFact_ClientThatNomadForgets_LosesItsVolumes: why node_gc_threshold is long. Nomad's servers
-// collect a client that is down, and its volumes with it; they know none of them when it is back.
-// The sandbox says so, and runs with its files once an operator has registered the directory under
-// another name.
-func TestFact_ClientThatNomadForgets_LosesItsVolumes(t *testing.T) {
+// TestFact_ClientThatNomadForgets_KeepsItsVolumes: Nomad's servers collect a client that is down, and
+// know its volumes on. When it is back the sandbox runs again with its files.
+func TestFact_ClientThatNomadForgets_KeepsItsVolumes(t *testing.T) {
 	t.Parallel()
 	b, second := twoMachines(t)
 	first, err := b.s.nomad.NodeID(t.Context())
@@ -117,8 +115,6 @@ func TestFact_ClientThatNomadForgets_LosesItsVolumes(t *testing.T) {
 	b.must(os.WriteFile(filepath.Join(dir, "kept.txt"), []byte("kept"), 0o600))
 	job.ModifyIndex, job.RevertTo, job.HasVersion, job.HasWorkspace = o.ModifyIndex, o.Version, true, true
 	job = b.paused(job)
-	was, _, err := b.s.client.HostVolumes().Get(b.volumes(job)[0].ID, nil)
-	b.must(err)
 
 	b.must(second.Crash())
 	b.until("Nomad forgets the client", func() error {
@@ -129,8 +125,8 @@ func TestFact_ClientThatNomadForgets_LosesItsVolumes(t *testing.T) {
 		}
 		return nil
 	})
-	if v := b.volumes(job); len(v) != 0 {
-		t.Fatalf("its volumes are still known: %+v", v)
+	if v := b.volumes(job); len(v) != 1 {
+		t.Fatalf("its volumes are %+v", v)
 	}
 	b.must(second.Start(t.Context()))
 	b.until("the client is back", func() error {
@@ -140,21 +136,7 @@ func TestFact_ClientThatNomadForgets_LosesItsVolumes(t *testing.T) {
 		}
 		return err
 	})
-	if v := b.volumes(job); len(v) != 0 {
-		t.Fatalf("a client that is back brings its volumes: %+v", v)
-	}
-	var fail *scheduler.Failure
 	job.ModifyIndex = b.observed(job).ModifyIndex
-	if err := b.r.Start(t.Context(), job); !errors.As(err, &fail) || fail.Reason != fsm.ReasonWorkspace {
-		t.Fatalf("a start without the volume: %v", err)
-	}
-
-	again := &api.HostVolume{
-		Name: was.Name + ".2", NodeID: client, HostPath: was.HostPath, PluginID: was.PluginID,
-		Constraints: was.Constraints, RequestedCapabilities: was.RequestedCapabilities,
-	}
-	_, _, err = b.s.client.HostVolumes().Register(&api.HostVolumeRegisterRequest{Volume: again}, nil)
-	b.must(err)
 	b.must(b.r.Start(t.Context(), job))
 	o = b.look(job, "it runs again", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil })
 	raw, err := os.ReadFile(filepath.Join(o.Placement.Workspace, "kept.txt"))
