@@ -163,6 +163,20 @@ func pasts() []Behaviour {
 			},
 		},
 		{
+			Name: "a member of a schema is not known", Maker: "Gemini's compatible endpoint",
+			Source: "https://github.com/openswarm-ai/openswarm/issues/24",
+			Refuse: func(r *Request) *Refusal {
+				tools := asJSON(r.Body["tools"])
+				for _, name := range []string{"$schema", "additionalProperties", "const", "examples", "default"} {
+					if strings.Contains(tools, `"`+name+`"`) {
+						return refuse(http.StatusBadRequest, "Invalid JSON payload received. Unknown name %q at "+
+							"'tools[0].function_declarations[0].parameters': Cannot find field.", name)
+					}
+				}
+				return nil
+			},
+		},
+		{
 			Name: "a history that the server can't convert", Maker: "proxy", Past: Called, Source: FromMemory,
 			Refuse: func(r *Request) *Refusal {
 				if r.Any(func(m Message) bool { return len(m.Calls) > 0 && strings.HasPrefix(m.Calls[0].ID, "past") }) {

@@ -48,6 +48,12 @@ func parameters() []Behaviour {
 			Refuse: without("stream_options", &Refusal{http.StatusUnprocessableEntity, forbidden}),
 		},
 		{
+			Name: "does not know stream_options, and says so in a list", Maker: "Gemini's compatible endpoint",
+			Source: "https://github.com/SuzumiyaAkizuki/ComfyUI-NewBie-LLM-Formatter/issues/3",
+			Refuse: without("stream_options", &Refusal{http.StatusBadRequest, `[{"error":{"code":400,"message":"Invalid JSON ` +
+				`payload received. Unknown name \"stream_options\": Cannot find field.","status":"INVALID_ARGUMENT"}}]`}),
+		},
+		{
 			Name: "forbids stream_options with data sources", Maker: "Azure",
 			Source: "https://github.com/openai/openai-python/issues/2296",
 			Refuse: without("stream_options", refuse(http.StatusBadRequest,
@@ -63,6 +69,15 @@ func outputs() []Behaviour {
 			Name: "refuses max_tokens", Maker: "OpenAI", Source: "https://github.com/caozhiyuan/copilot-api/issues/164",
 			MaxTokens: 512, Refuse: without("max_tokens", refuse(http.StatusBadRequest, "Unsupported parameter: 'max_tokens' "+
 				"is not supported with this model. Use 'max_completion_tokens' instead.")),
+		},
+		{
+			Name: "wants max_tokens", Maker: "proxy to Anthropic", Source: FromMemory,
+			Refuse: func(r *Request) *Refusal {
+				if !r.Has("max_tokens") {
+					return refuse(http.StatusBadRequest, "max_tokens: Field required")
+				}
+				return nil
+			},
 		},
 		{
 			Name: "refuses max_tokens and max_completion_tokens", Maker: "proxy", Source: FromMemory, MaxTokens: 512,

@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/tools"
 	"bivouac.dev/bivouac/ops/agents/modelserver"
 )
 
@@ -79,6 +80,11 @@ func solve(t *testing.T, b modelserver.Behaviour) (requests int, err error) {
 	}
 	defer e.Close()
 	e.client.firstDelay = time.Millisecond
+	box, err := e.open(t.Context())
+	if err != nil {
+		return 0, err
+	}
+	box.tools = append(box.tools, oddTool{newProbe("odd")})
 	outcome := engine.Continue
 	for range mostRequests {
 		if outcome, err = e.Step(t.Context()); err != nil || outcome != engine.Continue {
@@ -196,4 +202,16 @@ func call(tool, id, thought string) []event.Event {
 		Observation:     json.RawMessage(`{"kind":"ThinkObservation","content":[{"type":"text","text":"logged"}]}`),
 		ExtendedContent: []event.Text{},
 	}}
+}
+
+// oddTool has a schema as MCP servers write them.
+type oddTool struct{ *probe }
+
+// Definition implements tools.Tool.
+func (o oddTool) Definition() tools.Definition {
+	d := o.probe.Definition()
+	d.Parameters = json.RawMessage(`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object",` +
+		`"additionalProperties":false,"properties":{"text":{"anyOf":[{"type":"string","examples":["a"]},{"type":"null"}],` +
+		`"description":"A text.","default":null},"many":{"type":["array","null"],"items":{"const":"a"}}},"required":["text"]}`)
+	return d
 }

@@ -56,7 +56,7 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 	shown := view(events)
 	size := sizeOf(shown)
 	asked, byUser := requested(events)
-	hard := asked || c.window.exceeds(messages(shown, false))
+	hard := asked || c.window.exceeds(shown)
 	if !hard && size <= most {
 		return false, nil
 	}

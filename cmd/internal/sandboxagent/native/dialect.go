@@ -1,6 +1,8 @@
 package native
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"sync"
 
@@ -15,10 +17,14 @@ type dialect struct {
 	noStream, noStreamOptions, noToolChoice, noEffort, noSampling bool
 	// otherMax sends the other name of the output's limit, noMax none.
 	otherMax, noMax bool
-	noPictures      bool
-	noSystem        bool
+	// someMax sends a limit of output where the settings have none.
+	someMax    bool
+	noPictures bool
+	noSystem   bool
 	// alternate has user and assistant in turn, with an answer between a result and a message.
 	alternate bool
+	// plainSchemas leaves out of the tools' schemas what is not in every dialect of them.
+	plainSchemas bool
 	// fullContent has a text in every message.
 	fullContent bool
 	// shortIDs are ids of nine letters and digits, as Mistral wants them.
@@ -48,22 +54,25 @@ func (d *dialects) get() dialect {
 	return d.now
 }
 
-// learn changes the dialect by a refusal of a request, and reports whether the request would be
+// learn changes the dialect by a refusal of a prompt's request, and reports whether the request is
 // another one now. A refusal that says nothing known of a history with calls or pictures makes the
 // history as plain as it can be, once.
-func (d *dialects) learn(f *callError, r *openai.ChatCompletionRequest) bool {
+func (d *dialects) learn(f *callError, asked openai.ChatCompletionRequest) bool {
 	if !repairable(f) {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	sent := d.now.fit(asked)
+	before, _ := json.Marshal(sent) // it was sent
 	long := f.refused != nil && *f.refused == refusedLength
 	for _, one := range repairs {
-		next := d.now
 		if one.long != long && long || !one.says.MatchString(f.said) {
 			continue
 		}
-		if one.change(&next, r); next != d.now {
+		next := d.now
+		one.change(&next, sent)
+		if after, err := json.Marshal(next.fit(asked)); err == nil && !bytes.Equal(before, after) {
 			d.now = next
 			return true
 		}
@@ -72,7 +81,7 @@ func (d *dialects) learn(f *callError, r *openai.ChatCompletionRequest) bool {
 		return false
 	}
 	next := d.now
-	if noPictures(&next, r); called(r) {
+	if noPictures(&next, sent); called(sent) {
 		next.told, next.alternate, next.noThoughts = true, true, !next.thoughts
 	}
 	changed := next != d.now

@@ -129,6 +129,10 @@ func refusedWith(status int, body []byte) *serverError {
 		Detail  loose           `json:"detail"`
 	}
 	e := &serverError{message: string(body)}
+	var list []json.RawMessage
+	if json.Unmarshal(body, &list) == nil && len(list) > 0 {
+		body = list[0] // Gemini's compatible endpoint
+	}
 	if json.Unmarshal(body, &says) == nil {
 		if inner := saysError(says.Error); inner != nil {
 			e = inner

@@ -14,6 +14,8 @@ import (
 // stored as it was and is sent as each server takes it.
 
 const (
+	// anyMax is the limit of output for a server that wants one, in tokens.
+	anyMax     = 8192
 	goOn       = "Go on."
 	goesOn     = "(The conversation goes on.)"
 	understood = "Understood."
@@ -28,6 +30,9 @@ var (
 // fit makes a request one that the server takes. The messages of r are not changed.
 func (d dialect) fit(r openai.ChatCompletionRequest) *openai.ChatCompletionRequest {
 	d.parameters(&r)
+	if d.plainSchemas {
+		r.Tools = plainTools(r.Tools)
+	}
 	r.Messages = slices.Clone(r.Messages)
 	for i := range r.Messages {
 		m := &r.Messages[i]
@@ -81,6 +86,8 @@ func (d dialect) parameters(r *openai.ChatCompletionRequest) {
 	}
 	//nolint:staticcheck // what servers other than OpenAI's know
 	switch {
+	case d.someMax && !limited(r):
+		r.MaxTokens = anyMax
 	case d.noMax:
 		r.MaxTokens, r.MaxCompletionTokens = 0, 0
 	case d.otherMax:

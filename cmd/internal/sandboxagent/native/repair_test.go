@@ -213,3 +213,16 @@ func TestReadCalls_OnlyCalls(t *testing.T) {
 		}
 	}
 }
+
+// A refusal that no repair would change the request for is the answer at once.
+func TestDialect_NothingToRepair(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.Turns(modeltest.Answer{Fault: &modeltest.Fault{
+		Kind: modeltest.BadRequest, Message: "temperature, image, reasoning_effort, tool_call_id pattern, max_tokens",
+	}}))
+	r.say("go")
+	_ = r.fails("LLMBadRequestError")
+	if n := len(r.server.Requests()); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}

@@ -35,6 +35,10 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 	{says: says(`stream_options|include_usage`), change: set(func(d *dialect) *bool { return &d.noStreamOptions })},
 	{says: says(`max_(completion_)?tokens.*(at most|too large|above maximum)|maximum tokens you requested|` +
 		`is too large: \d+`), change: noMax, long: true},
+	{
+		says:   says(`max_tokens.{0,60}(required|missing)|(required|missing).{0,60}max_tokens`),
+		change: set(func(d *dialect) *bool { return &d.someMax }),
+	},
 	{says: says(`max_(completion_)?tokens|max_new_tokens`), change: otherMax},
 	{says: says(`tool_choice`), change: func(d *dialect, r *openai.ChatCompletionRequest) {
 		d.noToolChoice = d.noToolChoice || r.ToolChoice != nil
@@ -49,6 +53,11 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 		says: says(`reasoning_content[^.]*(unsupported|not (permitted|supported|allowed)|unexpected|unknown|extra)|` +
 			`(unsupported|extra|unexpected|unknown|forbidden).*reasoning_content`),
 		change: set(func(d *dialect) *bool { return &d.noThoughts }),
+	},
+	{
+		says: says(`function_declarations|additionalProperties|\$schema|json.?schema|input_schema|` +
+			`invalid schema|unrecognized schema|schema.{0,60}(unsupported|not supported)`),
+		change: set(func(d *dialect) *bool { return &d.plainSchemas }),
 	},
 	{
 		says:   says(`image|vision|multi-?modal|mmproj|expected a string|valid string|must be a string`),

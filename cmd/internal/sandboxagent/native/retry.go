@@ -70,7 +70,8 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 func (c *client) fitting(ctx context.Context, p prompt, shown *display) (*answer, *callError) {
 	for {
 		shown.again()
-		r := c.dialects.get().fit(c.request(p))
+		asked := c.request(p)
+		r := c.dialects.get().fit(asked)
 		a, failed := c.try(ctx, r, shown)
 		switch {
 		case failed == nil:
@@ -83,7 +84,7 @@ func (c *client) fitting(ctx context.Context, p prompt, shown *display) (*answer
 		case failed.refused != nil && *failed.refused == refusedLength:
 			c.window.refused(failed.said)
 		}
-		if ctx.Err() != nil || !c.dialects.learn(failed, r) {
+		if ctx.Err() != nil || !c.dialects.learn(failed, asked) {
 			return nil, failed
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	openai "github.com/sashabaranov/go-openai"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
 
 const bytesPerToken = 4 // an estimate, until a server has counted
@@ -47,15 +49,15 @@ func (w *window) counted(p prompt, tokens int) {
 	w.bytes, w.tokens = bytesOf(p.messages), tokens
 }
 
-// exceeds reports whether messages are more than the model takes, by the last count and an estimate
+// exceeds reports whether a view is more than the model takes, by the last count and an estimate
 // of what came since.
-func (w *window) exceeds(list []openai.ChatCompletionMessage) bool {
+func (w *window) exceeds(shown []event.Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.limit <= 0 {
 		return false
 	}
-	n := bytesOf(list)
+	n := bytesOf(messages(shown, false))
 	switch {
 	case w.tokens == 0:
 		n /= bytesPerToken
