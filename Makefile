@@ -19,7 +19,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/bivouac and bin/sandbox-agent
+build: page ## build bin/bivouac, bin/sandbox-agent and, where npm is there, the web page in bin/page
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bivouac ./cmd/bivouac
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/sandbox-agent ./cmd/sandbox-agent
@@ -43,6 +43,12 @@ tools: ## build the pinned Nomad and Vault into the cache, if none is there
 .PHONY: agents
 agents: ## install the coding agents that the tests run (OpenCode, Codex) into the cache, if npm is there
 	@ops/agents/install.sh ops/agents $(CACHE)/agents/tested
+
+.PHONY: page
+page: ## assemble the web page from pinned npm packages in the cache, and link it to bin/page, if npm is there
+	@ops/agents/install.sh ops/page $(CACHE)/page/packages
+	@if [ -e $(CACHE)/page/packages/.installed ]; then $(GO) run ./ops/page -packages $(CACHE)/page/packages \
+	  -out $(CACHE)/page -link $(BIN)/page; else echo "the web page is not made: bivouac serves the API without it" >&2; fi
 
 .PHONY: grafana-schema
 grafana-schema: ## install Grafana's types of dashboards and TypeScript into the cache, if npm is there
@@ -132,7 +138,7 @@ golden: ## rewrite golden files; read the diff as you read code
 	$(GO) run ./ops/watch/generate
 
 .PHONY: release
-release: ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist (STALE_RESULTS="why" with results of another commit)
+release: page ## archives, packages (deb, rpm) and OCI layouts for amd64 and arm64, checksums, modules and licences, in dist (STALE_RESULTS="why" with results of another commit)
 	$(GO) run -C deploy/release . -root $(CURDIR) -out $(CURDIR)/dist $(if $(STALE_RESULTS),-stale-results "$(STALE_RESULTS)")
 
 .PHONY: clean

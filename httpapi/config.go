@@ -16,6 +16,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/llm"
 	"bivouac.dev/bivouac/httpapi/operators"
+	"bivouac.dev/bivouac/httpapi/page"
 	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/proxy"
 )
@@ -78,6 +79,9 @@ type Config struct {
 
 	// LLM configures the model gateway.
 	LLM llm.Config
+
+	// Page is the web page, at what no route has; nil for none.
+	Page *page.Page
 
 	// Logs reads the logs of sandboxes; nil if this installation can't.
 	Logs Logs

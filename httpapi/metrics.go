@@ -50,6 +50,9 @@ const sloLatency = time.Second
 // routeUnknown stands for the requests without a route of the table.
 const routeUnknown = "unknown"
 
+// routePage stands for the files and paths of the web page.
+const routePage = "page"
+
 // Names of limits that are not in the state.
 const (
 	limitRate         = "rate_per_second"
@@ -122,7 +125,7 @@ func (m *metrics) start(table []route) {
 		m.duration.WithLabelValues(r.path)
 		m.objective[r.path] = m.objective[r.path] || counts(r)
 	}
-	for _, path := range []string{routeUnknown, proxy.Path} {
+	for _, path := range []string{routeUnknown, routePage, proxy.Path} {
 		for _, class := range []string{"2xx", "4xx", "5xx"} {
 			m.requests.WithLabelValues(path, http.MethodGet, class)
 		}

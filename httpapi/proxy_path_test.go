@@ -47,6 +47,12 @@ func TestProxy_PathPageHasNoOrigin(t *testing.T) {
 			append(key, "Service-Worker", "script")...).want(t, 403),
 		"a service worker, by pass": h.ask("GET", h.passOf("WORKER_1", "/sw.js"), "", "Service-Worker",
 			"script").want(t, 403),
+		"the web page's script": h.ask("GET", h.at("WORKER_1", "/a.js"), "",
+			append(key, "Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", "script")...).want(t, 403),
+		"the web page's worker": h.ask("GET", h.passOf("WORKER_1", "/a.js"), "", "Sec-Fetch-Site", "same-origin",
+			"Sec-Fetch-Dest", "worker").want(t, 403),
+		"the page's own script": h.ask("GET", h.passOf("WORKER_1", "/a.js"), "", "Sec-Fetch-Site", "cross-site",
+			"Sec-Fetch-Dest", "script").want(t, 200),
 		"a service worker, of agent": h.ask("GET", h.at("AGENT_SERVER", "/sw.js"), "",
 			append(key, "Service-Worker", "script")...).want(t, 403),
 	} {

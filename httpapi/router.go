@@ -58,6 +58,8 @@ type router struct {
 	exact    map[string]map[string]found
 	patterns *httprouter.Router
 	methods  []string
+	// other serves what no route has, and reports false if it is not there either; nil for nothing.
+	other func(http.ResponseWriter, *http.Request) bool
 }
 
 // found is a route that a request has found.
@@ -139,6 +141,7 @@ func (rt *router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	allowed := rt.allowed(r.URL.Path)
 	switch {
 	case len(allowed) == 0 && rt.redirect(w, r):
+	case len(allowed) == 0 && rt.other != nil && rt.other(w, r):
 	case len(allowed) == 0:
 		response.FailureOf(response.NotFound(), response.FormatDetail, "").Write(w)
 	case r.Method == http.MethodOptions:

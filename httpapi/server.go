@@ -105,6 +105,9 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		return cfg.OwnMetrics &&
 			r.name == "metrics"
 	}))
+	if cfg.Page != nil {
+		s.router.other = s.servePage
+	}
 	s.proxy, s.models = proxy.New(cfg.Proxy, s.forProxy()), llm.New(cfg.LLM, s.forModels())
 	s.handler = s.accessLog(s.checkHost(s.keepHealth(s.front(s.cors(s.limitRate(s.router))))))
 	return s, nil

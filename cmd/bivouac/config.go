@@ -43,6 +43,7 @@ type Config struct {
 	Log    LogConfig    `hcl:"log"`
 	// Workspaces says where workspaces are copied to.
 	Workspaces WorkspacesConfig `hcl:"workspaces"`
+	UI         UIConfig         `hcl:"ui"`
 	// Metrics is the address of the metrics' own listener, "" for the API's.
 	Metrics string `hcl:"metrics.address"`
 	// Seeds are the blocks of the file that are the cluster's, by their names: policy, limits.user,
@@ -272,7 +273,7 @@ func (c *Config) resolvePaths(base string) {
 		&c.DataDir, &c.Backup.Dir, &c.HTTP.CertFile, &c.HTTP.KeyFile,
 		&c.Peer.CAFile, &c.Peer.CertFile, &c.Peer.KeyFile, &c.Peer.CAKeyFile,
 		&c.Nomad.TokenFile, &c.Nomad.CAFile, &c.Nomad.CertFile, &c.Nomad.KeyFile,
-		&c.Vault.RoleIDFile, &c.Vault.SecretIDFile, &c.Vault.CAFile,
+		&c.Vault.RoleIDFile, &c.Vault.SecretIDFile, &c.Vault.CAFile, &c.UI.Directory,
 	} {
 		if *p != "" && !filepath.IsAbs(*p) {
 			*p = filepath.Join(base, *p)
@@ -296,6 +297,7 @@ func (c *Config) decode(body hcl.Body) hcl.Diagnostics {
 		{name: "limits", decode: func(b *hcl.Block) hcl.Diagnostics { return c.Limits.decode(b, c) }},
 		{name: "backup", decode: c.Backup.decode},
 		{name: "workspaces", decode: c.Workspaces.decode},
+		{name: "ui", decode: c.UI.decode},
 		{name: "log", decode: c.Log.decode},
 		{name: "metrics", decode: func(b *hcl.Block) hcl.Diagnostics {
 			return decodeBody(b.Body, []attr{{name: "address", required: true, set: setString(&c.Metrics, isListenAddress)}},

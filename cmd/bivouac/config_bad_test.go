@@ -242,6 +242,12 @@ raft { # want: raft: election_timeout (100ms) must not be below heartbeat_timeou
 metrics { # want: Missing required argument
 }
 `},
+	{name: "ui", added: `
+ui {
+  enabled   = "yes" # want: enabled: must be true or false
+  directory = "" # want: directory: must not be empty
+}
+`},
 	{name: "metrics_address", added: `
 metrics {
   address = "9102" # want: address: "9102" must be

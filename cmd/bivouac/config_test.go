@@ -143,6 +143,7 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},
 		Backup: BackupConfig{Dir: here("backups"), Interval: 30 * time.Minute, Retain: 48},
 		Log:    LogConfig{Level: "debug", Format: "json"}, Metrics: "127.0.0.1:9102",
+		UI: UIConfig{Enabled: true, Directory: here("page")},
 		LLM: LLMConfig{Gateway: true, Hosts: []string{
 			"vendors",
 			"llm.example.org",

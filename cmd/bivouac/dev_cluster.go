@@ -21,6 +21,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/page"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
@@ -53,6 +54,7 @@ type devCluster struct {
 	specs  []fsm.Spec
 	nodes  []*devNode
 	hosts  []string   // httpapi.Config.Hosts
+	page   *page.Page // the web page that all nodes serve
 	life   *lifecycle // the shared resources, stopped after the nodes
 
 	// apiPorts are the nodes' HTTP ports, bound before the sandboxes get their addresses.
@@ -85,6 +87,9 @@ func openDev(o devOptions) (*devCluster, error) {
 
 func (c *devCluster) open(o devOptions) (err error) {
 	if c.specs, err = parseDevSpecs(); err != nil {
+		return err
+	}
+	if c.page, err = ownPage(); err != nil {
 		return err
 	}
 	release, err := lockDir(c.layout.dir)
@@ -192,7 +197,7 @@ func (c *devCluster) wireExpecting(n *devNode, api, peer net.Listener, expect in
 	web := httpapi.DefaultConfig()
 	web.Git.VerifyTokens = false // a development cluster calls no git provider
 	web.Proxy.Domain, web.RatePerSecond = proxy.DomainLocal, defaultRate
-	web.Hosts = c.hosts
+	web.Hosts, web.Page = c.hosts, c.page
 	sched := scheduler.DefaultConfig()
 	sched.Installation.PerUser, sched.Installation.Overall = defaultLimits()
 	sched.Installation.Git.Unverified = !web.Git.VerifyTokens

@@ -209,6 +209,11 @@
 //	                                  workspaces; default: the sandbox's, if that is sandbox-agent
 //	  command                         the same program for raw_exec
 //	}
+//	ui {                              the web page at /, for people's browsers; none without the block
+//	  enabled                         true (default)
+//	  directory                       the folder that has it; default: the one that came with the
+//	                                  program, "page" beside it or "../share/bivouac/page"
+//	}
 //	metrics {                         /metrics on a listener of its own; it leaves the API's
 //	  address                         required; "host:port"; plain HTTP without a key: metrics have
 //	                                  numbers and no secrets

@@ -157,6 +157,9 @@ func (c Config) parts(log *slog.Logger) (serverParts, error) {
 	if err != nil {
 		return serverParts{}, err
 	}
+	if api.Page, err = c.UI.open(); err != nil {
+		return serverParts{}, err
+	}
 	dates, err := c.certificateOptions(vault, log)
 	if err != nil {
 		return serverParts{}, err

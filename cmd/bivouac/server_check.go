@@ -71,6 +71,7 @@ func (i *inspection) all(c Config, configFile string) {
 	i.limits(c.Limits)
 	i.proxies(c.Limits.TrustedProxies)
 	i.backups(c)
+	i.ui(c.UI)
 	if c.Metrics != "" { // without a warning: metrics have numbers and no secrets
 		i.add(checkOK, "metrics.address", "%s", c.Metrics)
 	}

@@ -223,6 +223,13 @@ limits {
 #   image    = "bivouac/sandbox-agent:1"
 # }
 
+# The web page at /, for people's browsers: https://<the balancer>/. Without the block there
+# is none. The packages have it; "directory" is for one that lies elsewhere.
+# ui {
+#   enabled   = true
+#   directory = "/usr/share/bivouac/page"
+# }
+
 # /metrics on a port of its own, without a key. Without the block the API's port has
 # it. Prometheus: static_configs: [{targets: ["10.0.0.11:9102"]}].
 # metrics {

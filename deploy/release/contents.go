@@ -55,6 +55,9 @@ func rules() []rule {
 	}
 }
 
+// pageFolder is where the web page is installed.
+const pageFolder = "usr/share/bivouac/page"
+
 // treeFiles applies the rules to a tree.
 func treeFiles(root string) ([]file, error) {
 	var files []file
@@ -91,6 +94,24 @@ func treeFiles(root string) ([]file, error) {
 		}
 	}
 	return files, nil
+}
+
+// pageFiles are the files of the web page, beside the program as it looks for them.
+func pageFiles(dir string) ([]file, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		files = append(files, file{path: path.Join(pageFolder, filepath.ToSlash(rel)), source: p, mode: 0o644})
+		return err
+	})
+	return files, err
 }
 
 // generatedFiles names the files that are made for a release, by their names in the folder dir.

@@ -27,9 +27,11 @@ const recognised = 75
 // rootsModule is where the certificates of the image come from.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// module is a module that is in a program of the release, or in the image.
+// module is a module that is in a program of the release, or in the image, or an npm package that is
+// in the web page.
 type module struct {
 	path, version string
+	npm           bool
 	// ids are the SPDX identifiers of its licences, sorted.
 	ids []string
 	// texts are the licence files.
@@ -47,11 +49,15 @@ func (r release) licences(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "copyright"), copyright(own, modules), 0o600); err != nil {
+	packages, texts, err := r.pagePackages()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "copyright"), append(copyright(own, modules), texts...), 0o600); err != nil {
 		return err
 	}
 	var out bytes.Buffer
-	if err := r.writeSPDX(&out, modules); err != nil {
+	if err := r.writeSPDX(&out, append(modules, packages...)); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "spdx"), out.Bytes(), 0o600)
@@ -103,6 +109,25 @@ func (r release) modules(ctx context.Context) ([]module, error) {
 		modules = append(modules, m)
 	}
 	return modules, nil
+}
+
+// pagePackages are the npm packages of the web page, and the texts of their licences.
+func (r release) pagePackages() (packages []module, texts []byte, err error) {
+	b, err := os.ReadFile(filepath.Join(r.page, "manifest.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	var manifest struct {
+		Packages []struct{ Name, Version, Licence string }
+	}
+	if err := json.Unmarshal(b, &manifest); err != nil {
+		return nil, nil, err
+	}
+	for _, p := range manifest.Packages {
+		packages = append(packages, module{path: p.Name, version: p.Version, npm: true, ids: []string{p.Licence}})
+	}
+	texts, err = os.ReadFile(filepath.Join(r.page, "LICENSES.txt"))
+	return packages, append([]byte("\nThe web page is made of these npm packages.\n\n"), texts...), err
 }
 
 // folders returns where modules lie in the module cache. What is there already is not downloaded.

@@ -69,7 +69,10 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r := release{source: src, arch: arch, programs: programs, host: host, out: *out, maintainer: *maintainer}
+		r := release{
+			source: src, arch: arch, programs: programs, host: host, page: filepath.Join(src.root, "bin", "page"),
+			out: *out, maintainer: *maintainer,
+		}
 		if err := r.make(ctx); err != nil {
 			return fmt.Errorf("linux/%s: %w", arch, err)
 		}

@@ -22,6 +22,8 @@ type release struct {
 	arch string
 	// programs is the folder with the programs, host one with those that run here.
 	programs, host string
+	// page is the folder of the web page.
+	page string
 	// out is the folder to write to.
 	out        string
 	maintainer string
@@ -78,6 +80,11 @@ func (r release) files(ctx context.Context, tmp string) ([]file, error) {
 	for _, name := range programNames() {
 		files = append(files, file{path: "usr/bin/" + name, source: filepath.Join(r.programs, name), mode: 0o755})
 	}
+	page, err := pageFiles(r.page)
+	if err != nil {
+		return nil, fmt.Errorf("the web page, which make page makes where npm is there: %w", err)
+	}
+	files = append(files, page...)
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		cmd := exec.CommandContext(ctx, filepath.Join(r.host, "bivouac"), "completion", shell)
 		script, err := cmd.Output()

@@ -45,6 +45,7 @@ func testRelease(t *testing.T, programs, out string) release {
 		arch:       runtime.GOARCH,
 		programs:   programs,
 		host:       bin,
+		page:       standInPage(t),
 		out:        out,
 		maintainer: "Tester <t@example.org>",
 	}
@@ -92,6 +93,25 @@ func standIns(t *testing.T) string {
 		}
 	}
 	return filepath.Join(dir, "bin")
+}
+
+// standInPage writes a small web page: the real one takes seconds to compress.
+func standInPage(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"manifest.json": `{"packages":[{"name":"@example/page","version":"1.2.3","licence":"MIT"}],"files":{}}`,
+		"LICENSES.txt":  "the licence of the page\n", "files/index.html": "<!DOCTYPE html>",
+	} {
+		at := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // TestRelease_HoldsWhatOperatorsNeed has one release made and looks at everything in it, then
@@ -167,6 +187,8 @@ func wantFiles(t *testing.T, r release, got map[string]entry, zsh string) {
 		"usr/share/doc/bivouac/API" + ".md":       0o644,
 		"usr/share/doc/bivouac/configuration.txt": 0o644,
 		"usr/share/doc/bivouac/copyright":         0o644,
+		"usr/share/bivouac/page/manifest.json":    0o644,
+		"usr/share/bivouac/page/files/index.html": 0o644,
 		"usr/share/doc/bivouac/bivouac.spdx.json": 0o644,
 	} {
 		e, there := got[path]
@@ -377,7 +399,10 @@ func wantSandboxImage(t *testing.T, r release, file string) {
 func TestLicences_EveryModuleHasOne(t *testing.T) {
 	root, bin := built(t)
 	dir := t.TempDir()
-	r := release{source: source{root: root, version: testVersion}, programs: bin, maintainer: "Tester <t@example.org>"}
+	r := release{
+		source: source{root: root, version: testVersion}, programs: bin, page: standInPage(t),
+		maintainer: "Tester <t@example.org>",
+	}
 	if err := r.licences(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
@@ -409,6 +434,9 @@ func TestLicences_EveryModuleHasOne(t *testing.T) {
 	}
 	if got := licences["github.com/hashicorp/raft v1.7.3"]; got != "MPL-2.0" {
 		t.Errorf("hashicorp/raft: %q, want MPL-2.0", got)
+	}
+	if got := licences["@example/page 1.2.3"]; got != "MIT" {
+		t.Errorf("the package of the web page: %q, want MIT", got)
 	}
 	if texts := string(readFile(t,
 		filepath.Join(dir, "copyright"))); !strings.Contains(texts, "\ngithub.com/hashicorp/raft v1.7.3 (MPL-2.0)\n") {

@@ -32,6 +32,9 @@ func (r release) writeSPDX(w io.Writer, modules []module) error {
 	for _, m := range modules {
 		p := r.spdxPackage(m)
 		p.PrimaryPackagePurpose = "LIBRARY"
+		if m.npm {
+			p.PackageComment = "In the web page; in no program."
+		}
 		if m.path == rootsModule {
 			p.PackageComment = "The certificates of authorities in the image; in no program."
 		}
@@ -62,6 +65,9 @@ func (r release) spdxPackage(m module) *spdx.Package {
 // purl is a module as scanners of vulnerabilities name it.
 func purl(m module) string {
 	path, version := m.path, m.version
+	if m.npm {
+		return "pkg:npm/" + strings.Replace(path, "@", "%40", 1) + "@" + version
+	}
 	if path == "std" {
 		path, version = "stdlib", strings.TrimPrefix(version, "go")
 	}

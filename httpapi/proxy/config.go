@@ -135,6 +135,19 @@ func (c Config) URL(base url.URL, id, name string) string {
 	return base.String() + Path + id + "/" + name
 }
 
+// Hosts is the pattern of the sandboxes' own hosts as a Content-Security-Policy has it, with their
+// scheme; zero where they have none.
+func (c Config) Hosts(base url.URL) url.URL {
+	if c.Domain == "" {
+		return url.URL{}
+	}
+	host := "*." + c.Domain
+	if port := base.Port(); port != "" {
+		host = net.JoinHostPort(host, port)
+	}
+	return url.URL{Scheme: base.Scheme, Host: host}
+}
+
 // HostName returns a port's name in the form used in host names.
 func HostName(name string) string {
 	return strings.ReplaceAll(strings.ToLower(name), "_", "-")

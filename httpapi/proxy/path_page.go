@@ -118,14 +118,23 @@ func (p *request) preflight() bool {
 	return true
 }
 
-// refuseWorker refuses to serve a service worker on the API's origin. It would stay in the browser
-// and see what other pages load.
-func (p *request) refuseWorker() error {
-	if p.to.host || p.r.Header.Get("Service-Worker") == "" {
-		return nil
+// refuseScript refuses what would run on the API's origin: a service worker, which would stay in the
+// browser and see what other pages load, and a script that a page of that origin asks for. The web
+// page's policy takes scripts from its origin. A sandbox's page has none there: its own are cross-site.
+func (p *request) refuseScript() error {
+	h := p.r.Header
+	switch {
+	case p.to.host:
+	case h.Get("Service-Worker") != "":
+		return response.Error(http.StatusForbidden, "A page on the API's origin has no service worker. "+
+			"Configure a domain for sandboxes.")
+	case h.Get("Sec-Fetch-Site") == "same-origin":
+		switch h.Get("Sec-Fetch-Dest") {
+		case "script", "worker", "sharedworker":
+			return response.Error(http.StatusForbidden, "A sandbox's script does not run on the API's origin.")
+		}
 	}
-	return response.Error(http.StatusForbidden, "A page on the API's origin has no service worker. "+
-		"Configure a domain for sandboxes.")
+	return nil
 }
 
 // passUntil returns when a new pass expires: not after its share.

@@ -119,7 +119,7 @@ func (p *request) serve(ex *RequestInfo) error {
 	if p.r.Method == http.MethodConnect || p.r.Method == http.MethodTrace {
 		return response.Error(http.StatusMethodNotAllowed, "Method Not Allowed")
 	}
-	if err := p.refuseWorker(); err != nil {
+	if err := p.refuseScript(); err != nil {
 		return err
 	}
 	if p.preflight() {

@@ -22,7 +22,8 @@ var mayImport = map[string][]string{
 // mayImportToo lists single packages that a folder may import beside those of mayImport.
 var mayImportToo = map[string][]string{
 	"cmd":     {"ops/runbooks"},                                // the program ships them
-	"ops":     {"httpapi/client", "scheduler/agent/modeltest"}, // drills call the API, and script a model
+	// Drills call the API, and script a model; ops/page writes what a node's page reads.
+	"ops":     {"httpapi/client", "httpapi/page", "scheduler/agent/modeltest"},
 	"cluster": {"httpapi/requestid"},                           // a request keeps its id on every node
 	"httpapi": {"scheduler/agent/preset"},                      // agents of specs and vendors of models, as data
 	"scheduler": {
@@ -50,6 +51,7 @@ var narrow = map[string][]string{
 		"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "github.com/hashicorp/raft-wal",
 		"github.com/hashicorp/go-hclog", "go.etcd.io/bbolt", "golang.org/x/sys/unix",
 	},
+	"httpapi/page":           {},
 	"httpapi/publicaddr":     {},
 	"scheduler/agent/preset": {}, // the API and the command line read it
 }

@@ -22,6 +22,8 @@ import (
 type chromium struct {
 	conn *websocket.Conn
 	last int
+	// event is called for what the browser tells by itself, while a call waits; nil for nothing.
+	event func(session, method string, params json.RawMessage)
 }
 
 // startChromium starts a browser with a new profile. It ends with the test.
@@ -76,15 +78,8 @@ func startChromium(t *testing.T) *chromium {
 func (c *chromium) call(session, method string, params map[string]any, out any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	c.last++
-	b, err := json.Marshal(map[string]any{"id": c.last, "method": method, "params": params, "sessionId": session})
+	asked, err := c.send(ctx, session, method, params)
 	if err != nil {
-		return err
-	}
-	if session == "" {
-		b, _ = json.Marshal(map[string]any{"id": c.last, "method": method, "params": params}) // as before
-	}
-	if err := c.conn.Write(ctx, websocket.MessageText, b); err != nil {
 		return err
 	}
 	for {
@@ -93,15 +88,20 @@ func (c *chromium) call(session, method string, params map[string]any, out any) 
 			return fmt.Errorf("%s: %w", method, err)
 		}
 		var in struct {
-			ID     int
-			Result json.RawMessage
-			Error  *struct{ Message string }
+			ID                int
+			Method, SessionID string
+			Params, Result    json.RawMessage
+			Error             *struct{ Message string }
 		}
 		if err := json.Unmarshal(b, &in); err != nil {
 			return err
 		}
 		switch {
-		case in.ID != c.last: // an event
+		case in.ID == 0:
+			if c.event != nil {
+				c.event(in.SessionID, in.Method, in.Params)
+			}
+		case in.ID != asked: // of a command whose answer nobody waited for
 		case in.Error != nil:
 			return fmt.Errorf("%s: %s", method, in.Error.Message)
 		case out != nil:
@@ -110,6 +110,20 @@ func (c *chromium) call(session, method string, params map[string]any, out any) 
 			return nil
 		}
 	}
+}
+
+// send sends a command without waiting for its answer, and returns its number.
+func (c *chromium) send(ctx context.Context, session, method string, params map[string]any) (int, error) {
+	c.last++
+	command := map[string]any{"id": c.last, "method": method, "params": params}
+	if session != "" {
+		command["sessionId"] = session
+	}
+	b, err := json.Marshal(command)
+	if err != nil {
+		return 0, err
+	}
+	return c.last, c.conn.Write(ctx, websocket.MessageText, b)
 }
 
 // tab is one tab of the browser.

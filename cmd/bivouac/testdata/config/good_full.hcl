@@ -87,6 +87,10 @@ sandboxes {
   api_urls      = ["https://n1.example.org:8440", "http://10.0.0.2:8440"]
 }
 
+ui {
+  directory = "page"
+}
+
 metrics {
   address = "127.0.0.1:9102"
 }
