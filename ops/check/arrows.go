@@ -21,11 +21,11 @@ var mayImport = map[string][]string{
 
 // mayImportToo lists single packages that a folder may import beside those of mayImport.
 var mayImportToo = map[string][]string{
-	"cmd":     {"ops/runbooks"},                                // the program ships them
+	"cmd": {"ops/runbooks"}, // the program ships them
 	// Drills call the API, and script a model; ops/page writes what a node's page reads.
 	"ops":     {"httpapi/client", "httpapi/page", "scheduler/agent/modeltest"},
-	"cluster": {"httpapi/requestid"},                           // a request keeps its id on every node
-	"httpapi": {"scheduler/agent/preset"},                      // agents of specs and vendors of models, as data
+	"cluster": {"httpapi/requestid"},      // a request keeps its id on every node
+	"httpapi": {"scheduler/agent/preset"}, // agents of specs and vendors of models, as data
 	"scheduler": {
 		"httpapi/decode",
 		"httpapi/requestid",
