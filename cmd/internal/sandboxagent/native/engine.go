@@ -20,7 +20,7 @@ import (
 )
 
 // Engine is the native agent of one conversation. It implements engine.Engine, Asker, Titler,
-// Switcher, SecretsUpdater, Prompter and Augmenter.
+// Switcher, SecretsUpdater, HistoryCondenser, Prompter and Augmenter.
 type Engine struct {
 	conv      engine.Conversation
 	log       *slog.Logger
@@ -221,10 +221,7 @@ func (e *Engine) openOwn() (connected <-chan struct{}, err error) {
 	})
 	box := &toolbox{closers: []func(){set.Close}}
 	for _, t := range set.Tools() {
-		d := t.Definition()
-		always := d.Name == tools.FinishName || d.Name == tools.ThinkName
-		if wanted := e.setup.Agent.Tools; always || len(wanted) == 0 || slices.Contains(wanted, d.Name) ||
-			slices.Contains(wanted, d.Kind) {
+		if wants(e.setup.Agent.Tools, t.Definition()) {
 			box.tools = append(box.tools, t)
 		}
 	}
@@ -238,6 +235,17 @@ func (e *Engine) openOwn() (connected <-chan struct{}, err error) {
 	}
 	go e.connect(box.names(), e.connected)
 	return e.connected, nil
+}
+
+// wants reports whether a conversation has one of the engine's own tools, by the names in its request.
+func wants(names []string, d tools.Definition) bool {
+	switch {
+	case d.Name == tools.FinishName || d.Name == tools.ThinkName:
+		return true
+	case len(names) == 0:
+		return !d.OnlyNamed
+	}
+	return slices.Contains(names, d.Name) || slices.Contains(names, d.Kind)
 }
 
 // connect starts the MCP servers and adds their tools.

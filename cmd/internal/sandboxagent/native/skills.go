@@ -80,7 +80,7 @@ func (e *Engine) Augment(m *event.Message) []event.Event {
 // rules adds to an observation the instruction files of the directories that the action's file is
 // in, each once in a conversation. It returns the state update that belongs to it.
 func (e *Engine) rules(a *event.Action, o *event.Observation) []event.Event {
-	if a.ToolName != tools.FileEditorName {
+	if a.ToolName != tools.FileEditorName && a.ToolName != tools.PlanEditorName {
 		return nil
 	}
 	var touched struct {

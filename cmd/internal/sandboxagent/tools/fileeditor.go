@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	editorObservation = "FileEditorObservation"
-	maxFile           = 10 << 20 // bytes of a file that is viewed or edited
-	maxView           = 16_000   // characters of a file in one observation
-	maxLineView       = 2_000    // characters of one line in it
-	maxDiff           = 200_000  // bytes of old_content and of new_content
-	snippetLines      = 4        // around a change
-	maxUndo           = 10       // changes of one file that can be undone
-	maxUndoBytes      = 64 << 20 // of all files
+	maxFile      = 10 << 20 // bytes of a file that is viewed or edited
+	maxView      = 16_000   // characters of a file in one observation
+	maxLineView  = 2_000    // characters of one line in it
+	maxDiff      = 200_000  // bytes of old_content and of new_content
+	snippetLines = 4        // around a change
+	maxUndo      = 10       // changes of one file that can be undone
+	maxUndoBytes = 64 << 20 // of all files
 )
 
 // The commands of the file editor.
@@ -38,6 +37,8 @@ const (
 // fileEditor views and changes files.
 type fileEditor struct {
 	c Config
+	// plan is the one file that a planning agent may change, "" for an editor of all files.
+	plan string
 
 	mu    sync.Mutex
 	locks map[string]*fileLock
@@ -68,13 +69,34 @@ func newFileEditor(c Config) *fileEditor {
 	return &fileEditor{c: c, locks: map[string]*fileLock{}}
 }
 
+// PlanFile is the plan's place below the working directory.
+const PlanFile = ".agents_tmp/PLAN.md"
+
+func newPlanEditor(c Config) *fileEditor {
+	e := newFileEditor(c)
+	e.plan = filepath.Join(c.WorkingDir, PlanFile)
+	return e
+}
+
+// kind is the beginning of the kinds of the tool, its actions and its observations.
+func (e *fileEditor) kind() string {
+	if e.plan != "" {
+		return "PlanningFileEditor"
+	}
+	return "FileEditor"
+}
+
 // Definition implements Tool.
 //
 //nolint:lll // a paragraph of the description is a line
 func (e *fileEditor) Definition() Definition {
+	name, note := FileEditorName, ""
+	if e.plan != "" {
+		name, note = PlanEditorName, "\n\nEvery file can be viewed. The only one that can be changed is the plan, "+e.plan+" ."
+	}
 	return Definition{
-		Name: FileEditorName, Title: FileEditorName, Kind: "FileEditorTool",
-		ActionType: "FileEditorAction", ObservationType: editorObservation,
+		Name: name, Title: name, Kind: e.kind() + "Tool", OnlyNamed: e.plan != "",
+		ActionType: e.kind() + "Action", ObservationType: e.kind() + "Observation",
 		Description: `View, create and edit text files.
 
 * view shows a file with line numbers, or a directory two levels deep. Images are shown as images.
@@ -84,16 +106,16 @@ func (e *fileEditor) Definition() Definition {
 * undo_edit takes back the last change that this tool made to the file.
 
 Paths are absolute. The working directory is ` + e.c.WorkingDir + ` . Several edits of one file can be ` +
-			`sent as calls in one answer.`,
+			`sent as calls in one answer.` + note,
 		Parameters:  Parameters(SchemaOf[fileEditorAction]()),
-		Annotations: &event.ToolAnnotations{Title: FileEditorName, DestructiveHint: true},
+		Annotations: &event.ToolAnnotations{Title: name, DestructiveHint: e.plan == ""},
 	}
 }
 
 // Parse implements Tool.
 func (e *fileEditor) Parse(arguments string) (Call, error) {
 	var a fileEditorAction
-	call, err := parse(arguments, "FileEditorAction", &a)
+	call, err := parse(arguments, e.kind()+"Action", &a)
 	if err == nil {
 		err = a.check()
 	}
@@ -131,7 +153,7 @@ func (e *fileEditor) Run(ctx context.Context, action json.RawMessage) Observatio
 	if err := json.Unmarshal(action, &a); err != nil {
 		return e.failed(a, fmt.Errorf("the action can't be read: %w", err))
 	}
-	return Within(ctx, editorObservation, func() Observation {
+	return Within(ctx, e.kind()+"Observation", func() Observation {
 		var o Observation
 		err := a.check()
 		if err == nil {
@@ -163,6 +185,9 @@ func (e *fileEditor) run(ctx context.Context, a fileEditorAction) (Observation, 
 	path, err := resolve(filepath.Clean(a.Path))
 	if err != nil {
 		return Observation{}, fmt.Errorf("The path %s can't be resolved: %w", a.Path, err)
+	}
+	if err := e.mayChange(a, path); err != nil {
+		return Observation{}, err
 	}
 	defer e.lock(path)()
 	if ctx.Err() != nil {
@@ -202,6 +227,19 @@ func (e *fileEditor) run(ctx context.Context, a fileEditorAction) (Observation, 
 		"Unrecognized command %q. The commands are view, create, str_replace, insert and undo_edit.",
 		a.Command,
 	)
+}
+
+// mayChange refuses to change what is not the plan. path has no links in it, and the plan's may have
+// none but those above the working directory: a link could make another file of it.
+func (e *fileEditor) mayChange(a fileEditorAction, path string) error {
+	if e.plan == "" || a.Command == cmdView {
+		return nil
+	}
+	dir, err := resolve(filepath.Clean(e.c.WorkingDir))
+	if err != nil || path != filepath.Join(dir, PlanFile) {
+		return fmt.Errorf("The file %s can't be changed: a plan is made. Write what to do to %s.", a.Path, e.plan)
+	}
+	return nil
 }
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
@@ -378,7 +416,7 @@ func (e *fileEditor) edited(a fileEditorAction, text string, before, after *stri
 
 func (e *fileEditor) observe(a fileEditorAction, text string) Observation {
 	return Observation{
-		Kind: editorObservation, Content: []event.Content{event.TextContent(Mask(e.c.Secrets(), text))},
+		Kind: e.kind() + "Observation", Content: []event.Content{event.TextContent(Mask(e.c.Secrets(), text))},
 		Members: map[string]any{
 			"command": a.Command, "path": a.Path, "prev_exist": true, "old_content": nil, "new_content": nil,
 		},

@@ -19,6 +19,10 @@ const (
 	TaskTrackerName = "task_tracker"
 	ThinkName       = "think"
 	FinishName      = "finish"
+	// A planning agent has these beside think and finish.
+	PlanEditorName = "planning_file_editor"
+	GlobName       = "glob"
+	GrepName       = "grep"
 )
 
 // Config is what the tools of one conversation need.
@@ -54,7 +58,9 @@ func Open(c Config) *Set {
 	c.SoftTimeout = cmp.Or(c.SoftTimeout, 30*time.Second)
 	c.LongTimeout = cmp.Or(c.LongTimeout, 10*time.Minute)
 	t := newTerminal(c)
-	return &Set{terminal: t, tools: []Tool{t, newFileEditor(c), newTaskTracker(c), think{}, finish{}}}
+	return &Set{terminal: t, tools: []Tool{
+		t, newFileEditor(c), newTaskTracker(c), globTool{c}, grepTool{c}, newPlanEditor(c), think{}, finish{},
+	}}
 }
 
 // Tools returns the tools in the order in which a model is shown them.

@@ -38,6 +38,8 @@ type Definition struct {
 	// Parameters is the JSON schema of the arguments, with summary and security_risk.
 	Parameters  json.RawMessage
 	Annotations *event.ToolAnnotations
+	// OnlyNamed is a tool that a conversation has only if its request names it.
+	OnlyNamed bool
 }
 
 // Event returns the definition as a SystemPromptEvent lists it.

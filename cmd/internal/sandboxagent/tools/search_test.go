@@ -1,0 +1,132 @@
+package tools
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// toolOf is a tool of a directory.
+func toolOf(t *testing.T, dir, name string) Tool {
+	t.Helper()
+	s := Open(Config{WorkingDir: dir, StateDir: t.TempDir()})
+	t.Cleanup(s.Close)
+	for _, tool := range s.Tools() {
+		if tool.Definition().Name == name {
+			return tool
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return nil
+}
+
+// searched is a directory with files, the last of them the newest.
+func searched(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, name := range files {
+		path := filepath.Join(dir, name)
+		at := time.Unix(int64(1_000_000+i), 0)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("first\nThe name is "+filepath.Base(name)+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestSearch finds files by names and by text.
+func TestSearch(t *testing.T) {
+	dir := searched(t, "a.go", "src/b.go", "src/deep/c_test.go", "src/d.ts", "e[1].md", "ü.txt", ".git/f.go",
+		"node_modules/g.go")
+	for _, c := range []struct {
+		tool      string
+		arguments map[string]any
+		want      string
+	}{
+		{GlobName, map[string]any{"pattern": "*.go"}, "a.go"},
+		{GlobName, map[string]any{"pattern": "**/*.go"}, "src/deep/c_test.go src/b.go a.go"},
+		{GlobName, map[string]any{"pattern": "src/*.{go,ts}"}, "src/d.ts src/b.go"},
+		{GlobName, map[string]any{"pattern": "*.go", "path": dir + "/src"}, "src/b.go"},
+		{GlobName, map[string]any{"pattern": "[!a].txt"}, "ü.txt"},
+		{GlobName, map[string]any{"pattern": "e[[]1].md"}, "e[1].md"},
+		{GlobName, map[string]any{"pattern": "?.txt"}, "ü.txt"},
+		{GlobName, map[string]any{"pattern": "*.rs"}, "-"},
+		{GlobName, map[string]any{"pattern": "{a"}, "refused"},
+		{GlobName, map[string]any{"pattern": "*", "path": dir + "/none"}, "error"},
+		{GrepName, map[string]any{"pattern": "NAME is [ab]"}, "src/b.go a.go"},
+		{GrepName, map[string]any{"pattern": "name", "include": "*.go"}, "src/deep/c_test.go src/b.go a.go"},
+		{GrepName, map[string]any{"pattern": "name", "include": "src/*.go"}, "src/b.go"},
+		{GrepName, map[string]any{"pattern": "^first.The"}, "-"},
+		{GrepName, map[string]any{"pattern": "("}, "refused"},
+	} {
+		o := edit(t, toolOf(t, dir, c.tool), c.arguments)
+		list, _ := o.Members[map[string]string{GlobName: "files", GrepName: "matches"}[c.tool]].([]string)
+		var got []string
+		for _, path := range list {
+			below, err := filepath.Rel(dir, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, below)
+		}
+		text := strings.Join(got, " ")
+		switch {
+		case o.Members["refused"] != nil:
+			text = "refused"
+		case o.IsError:
+			text = "error"
+		case text == "":
+			text = "-"
+		}
+		if text != c.want {
+			t.Errorf("%s %v: %s, want %s (%s)", c.tool, c.arguments, text, c.want, said(o))
+		}
+	}
+}
+
+// TestPlanEditor changes the plan, and no other file by any way.
+func TestPlanEditor(t *testing.T) {
+	dir := searched(t, "main.go")
+	e := toolOf(t, dir, PlanEditorName)
+	plan, main := filepath.Join(dir, PlanFile), filepath.Join(dir, "main.go")
+	before := content(t, main)
+	create := map[string]any{"command": "create", "path": plan, "file_text": "# Plan\n"}
+	if o := edit(t, e, create); o.IsError || o.Kind != "PlanningFileEditorObservation" || content(t, plan) != "# Plan\n" {
+		t.Fatalf("the plan was not made: %s", said(o))
+	}
+	if o := edit(t, e, map[string]any{"command": "view", "path": main}); o.IsError || !strings.Contains(said(o), "first") {
+		t.Errorf("another file can't be viewed: %s", said(o))
+	}
+	for name, arguments := range map[string]map[string]any{
+		"replace": {"command": "str_replace", "path": main, "old_str": "first", "new_str": "last"},
+		"insert":  {"command": "insert", "path": main, "insert_line": 0, "new_str": "x"},
+		"create":  {"command": "create", "path": filepath.Join(dir, "more.go"), "file_text": "x"},
+		"dots": {"command": "str_replace", "path": filepath.Dir(plan) + "/../main.go", "old_str": "first",
+			"new_str": "last"},
+	} {
+		if o := edit(t, e, arguments); !o.IsError || !strings.Contains(said(o), "a plan is made") {
+			t.Errorf("%s: %s", name, said(o))
+		}
+	}
+	if err := os.Remove(plan); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(main, plan); err != nil {
+		t.Fatal(err)
+	}
+	link := map[string]any{"command": "str_replace", "path": plan, "old_str": "first", "new_str": "last"}
+	if o := edit(t, e, link); !o.IsError || content(t, main) != before {
+		t.Errorf("a link was followed: %s", said(o))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "more.go")); err == nil {
+		t.Error("another file was made")
+	}
+}
