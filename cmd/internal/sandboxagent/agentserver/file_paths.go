@@ -23,3 +23,19 @@ func pathStyle(r *http.Request) *http.Request {
 	}
 	return r
 }
+
+// ownPath is Config.InWorkspace for the path in a request's query.
+func (s *Server) ownPath(r *http.Request) *http.Request {
+	if !strings.HasPrefix(r.URL.Path, "/api/file/") && !strings.HasPrefix(r.URL.Path, "/api/git/") {
+		return r
+	}
+	q := r.URL.Query()
+	own := s.cfg.InWorkspace(q.Get("path"))
+	if own == q.Get("path") {
+		return r
+	}
+	q.Set("path", own)
+	out := r.Clone(r.Context())
+	out.URL.RawQuery = q.Encode()
+	return out
+}

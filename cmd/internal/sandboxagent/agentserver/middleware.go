@@ -22,7 +22,7 @@ import (
 func (s *Server) middleware() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		r = pathStyle(r)
+		r = s.ownPath(pathStyle(r))
 		rec := &recorder{ResponseWriter: w}
 		defer rec.linger(r, r.Body)
 		defer func() {

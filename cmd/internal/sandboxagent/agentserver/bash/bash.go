@@ -38,8 +38,9 @@ var errBusy = errors.New("too many commands are running")
 // commands and loses the output. Their ids are on disk, so that a client that waits for one learns
 // of its end.
 type Runner struct {
-	environ []string            // of every command
-	as      *syscall.Credential // nil is this process's user
+	environ []string                // of every command
+	as      *syscall.Credential     // nil is this process's user
+	place   func(dir string) string // config.Config.InWorkspace
 	sockets *socket.Set
 	touch   func()
 
@@ -76,6 +77,7 @@ type command struct {
 func New(cfg config.Config, sockets *socket.Set, touch func()) *Runner {
 	return &Runner{
 		environ:  config.CommandEnv(cfg.Environ, cfg.Env),
+		place:    cfg.InWorkspace,
 		as:       cfg.Tools,
 		ids:      openCommandIDs(cfg.BashEventsDir, cfg.Logger),
 		sockets:  sockets,

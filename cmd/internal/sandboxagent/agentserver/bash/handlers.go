@@ -20,6 +20,10 @@ func (b *Runner) startCommand(w http.ResponseWriter, r *http.Request) *command {
 	if wire.Refused(w, o) {
 		return nil
 	}
+	if req.dir != nil {
+		own := b.place(*req.dir)
+		req.dir = &own
+	}
 	c, err := b.start(req.text, req.dir, req.timeout, req.env)
 	if err != nil {
 		wire.WriteDetail(w, http.StatusServiceUnavailable, "Too many commands are running")

@@ -199,6 +199,21 @@ func (c Config) Home() (dir string) {
 	return dir
 }
 
+// containerWorkspace is where a container has its workspace. Clients name paths in it without asking.
+const containerWorkspace = "/workspace"
+
+// InWorkspace returns a path in a container's workspace as the same path in that of a server without a
+// container, where the scheduler makes the workspace the home. Else a file would be sought, or made, in a
+// directory of the machine.
+func (c Config) InWorkspace(p string) string {
+	dir := filepath.Dir(c.ConversationsPath)
+	below, in := strings.CutPrefix(filepath.Clean(p), containerWorkspace)
+	if dir != c.Home() || dir == containerWorkspace || !in || below != "" && below[0] != '/' {
+		return p
+	}
+	return filepath.Join(dir, below)
+}
+
 // BindHost returns the host to bind. Without a key it is never all addresses unless Host says so. A
 // dormant server's key is the one that POST /api/init requires.
 func (c Config) BindHost() string {
