@@ -207,11 +207,8 @@ func sameState(now, stored json.RawMessage) bool {
 func (e *Engine) finish(s *session, t *turn, a promptAnswer) (engine.Outcome, error) {
 	stats := e.stats(s, t, a)
 	if a.StopReason == "refusal" {
-		if err := e.conversation.Append(stats); err != nil {
-			return 0, err
-		}
 		return 0, e.broken(&engine.Failure{Code: codeRefusal, Source: event.SourceAgent,
-			Detail: cmp.Or(e.masked(t.text.String()), "The agent refused to go on with this message.")})
+			Detail: cmp.Or(e.masked(t.text.String()), "The agent refused to go on with this message.")}, stats)
 	}
 	if t.rejected {
 		// The user said no, and the agent stopped without a word.
@@ -249,14 +246,14 @@ func (e *Engine) finish(s *session, t *turn, a promptAnswer) (engine.Outcome, er
 	if thought := e.masked(t.thought.String()); thought != "" {
 		done.ReasoningContent = &thought
 	}
-	return engine.Finished, e.conversation.Append(stats, done, &event.Observation{
+	return engine.Finished, e.conversation.Append(done, &event.Observation{
 		Head: event.Head{Source: event.SourceEnvironment}, ToolName: "finish", ToolCallID: id, ActionID: done.ID,
 		Observation: result, ExtendedContent: []event.Text{},
-	})
+	}, stats)
 }
 
-// broken stores the message that tells a failure of a turn, and returns the failure.
-func (e *Engine) broken(f *engine.Failure) error {
+// broken stores the message that tells a failure of a turn, with more events, and returns the failure.
+func (e *Engine) broken(f *engine.Failure, more ...event.Event) error {
 	m := &event.Message{
 		Head: event.Head{Source: event.SourceAgent},
 		LLMMessage: event.LLMMessage{
@@ -265,7 +262,7 @@ func (e *Engine) broken(f *engine.Failure) error {
 		},
 		ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
 	}
-	if err := e.conversation.Append(m); err != nil {
+	if err := e.conversation.Append(append([]event.Event{m}, more...)...); err != nil {
 		return err
 	}
 	return f

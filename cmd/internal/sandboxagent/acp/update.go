@@ -96,7 +96,7 @@ func bounded(s string) string {
 }
 
 // boundedJSON masks and cuts every text in a value.
-func boundedJSON(raw json.RawMessage, mask func(string) string) json.RawMessage {
+func boundedJSON(raw json.RawMessage, mask func(string) string) event.Any {
 	if len(raw) == 0 {
 		return nil
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"syscall"
 
@@ -131,6 +132,17 @@ type Switcher interface {
 // ModelSwitcher chooses another of an ACP agent's models, from the next step on.
 type ModelSwitcher interface {
 	SwitchModel(ctx context.Context, model string) error
+}
+
+// ErrNoCondenser means that an engine, or its settings, condense no history.
+var ErrNoCondenser = errors.New("the agent condenses no history")
+
+// HistoryCondenser condenses the history outside a step.
+type HistoryCondenser interface {
+	// Condenses reports whether Condense does anything.
+	Condenses() bool
+	// Condense condenses the history, as the user asks. No step runs meanwhile.
+	Condense(ctx context.Context) error
 }
 
 // SecretsUpdater takes secrets that were added after the engine was made.

@@ -36,7 +36,7 @@ type Head struct {
 	Timestamp string `json:"timestamp"`
 	Source    string `json:"source"`
 	// ParentID is the id of the event before this one on its branch; null for the first.
-	ParentID *string `json:"parent_id,omitempty"`
+	ParentID *string `json:"parent_id"`
 }
 
 // Envelope implements Event.

@@ -28,27 +28,29 @@ type SystemPrompt struct {
 	Head
 	SystemPrompt   Text             `json:"system_prompt"`
 	Tools          []ToolDefinition `json:"tools"`
-	DynamicContext *Text            `json:"dynamic_context,omitempty"`
+	DynamicContext *Text            `json:"dynamic_context"`
 }
 
 // Message is a message of the user, the agent or, as a hint to the model, the environment.
 type Message struct {
 	Head
 	LLMMessage      LLMMessage `json:"llm_message"`
-	LLMResponseID   *string    `json:"llm_response_id,omitempty"`
+	LLMResponseID   *string    `json:"llm_response_id"`
 	ActivatedSkills []string   `json:"activated_skills"`
 	// ExtendedContent is text for the model that nobody typed, such as a skill's.
 	ExtendedContent []Text  `json:"extended_content"`
-	Sender          *string `json:"sender,omitempty"`
+	Sender          *string `json:"sender"`
+	// CriticResult is what upstream's critics say. Nothing here has one.
+	CriticResult Any `json:"critic_result"`
 }
 
 // Action is one tool call of the model.
 type Action struct {
 	Head
 	Thought                []Text          `json:"thought"`
-	ReasoningContent       *string         `json:"reasoning_content,omitempty"`
+	ReasoningContent       *string         `json:"reasoning_content"`
 	ThinkingBlocks         []ThinkingBlock `json:"thinking_blocks"`
-	ResponsesReasoningItem json.RawMessage `json:"responses_reasoning_item,omitempty"`
+	ResponsesReasoningItem Any             `json:"responses_reasoning_item"`
 	// Action is an object with a kind, or null if the call was invalid.
 	Action     json.RawMessage `json:"action"`
 	ToolName   string          `json:"tool_name"`
@@ -58,7 +60,9 @@ type Action struct {
 	LLMResponseID string `json:"llm_response_id"`
 	// SecurityRisk is UNKNOWN, LOW, MEDIUM or HIGH.
 	SecurityRisk string  `json:"security_risk"`
-	Summary      *string `json:"summary,omitempty"`
+	Summary      *string `json:"summary"`
+	// CriticResult is as that of a Message.
+	CriticResult Any `json:"critic_result"`
 }
 
 // Valid reports whether the call could be read, so that it can be executed.
@@ -123,9 +127,9 @@ type CondensationRequest struct{ Head }
 type Condensation struct {
 	Head
 	ForgottenEventIDs []string `json:"forgotten_event_ids"`
-	Summary           *string  `json:"summary,omitempty"`
+	Summary           *string  `json:"summary"`
 	// SummaryOffset is the summary's place in the view.
-	SummaryOffset *int   `json:"summary_offset,omitempty"`
+	SummaryOffset *int   `json:"summary_offset"`
 	LLMResponseID string `json:"llm_response_id"`
 }
 
@@ -136,38 +140,38 @@ type ACPToolCall struct {
 	ToolCallID string `json:"tool_call_id"`
 	Title      string `json:"title"`
 	// Status is pending, in_progress, completed or failed.
-	Status    *string         `json:"status,omitempty"`
-	ToolKind  *string         `json:"tool_kind,omitempty"`
-	RawInput  json.RawMessage `json:"raw_input,omitempty"`
-	RawOutput json.RawMessage `json:"raw_output,omitempty"`
-	Content   json.RawMessage `json:"content,omitempty"`
-	IsError   bool            `json:"is_error"`
+	Status    *string `json:"status"`
+	ToolKind  *string `json:"tool_kind"`
+	RawInput  Any     `json:"raw_input"`
+	RawOutput Any     `json:"raw_output"`
+	Content   Any     `json:"content"`
+	IsError   bool    `json:"is_error"`
 }
 
 // StreamingDelta is a part of an answer that the final event supersedes. It is sent, never stored.
 type StreamingDelta struct {
 	Head
-	Content          *string `json:"content,omitempty"`
-	ReasoningContent *string `json:"reasoning_content,omitempty"`
+	Content          *string `json:"content"`
+	ReasoningContent *string `json:"reasoning_content"`
 }
 
 // HookExecution says that a hook ran.
 type HookExecution struct {
 	Head
-	HookEventType     string          `json:"hook_event_type"`
-	HookCommand       string          `json:"hook_command"`
-	Success           bool            `json:"success"`
-	ExitCode          int             `json:"exit_code"`
-	Blocked           bool            `json:"blocked"`
-	Stdout            string          `json:"stdout"`
-	Stderr            string          `json:"stderr"`
-	ToolName          *string         `json:"tool_name,omitempty"`
-	Reason            *string         `json:"reason,omitempty"`
-	AdditionalContext *string         `json:"additional_context,omitempty"`
-	Error             *string         `json:"error,omitempty"`
-	ActionID          *string         `json:"action_id,omitempty"`
-	MessageID         *string         `json:"message_id,omitempty"`
-	HookInput         json.RawMessage `json:"hook_input,omitempty"`
+	HookEventType     string  `json:"hook_event_type"`
+	HookCommand       string  `json:"hook_command"`
+	Success           bool    `json:"success"`
+	ExitCode          int     `json:"exit_code"`
+	Blocked           bool    `json:"blocked"`
+	Stdout            string  `json:"stdout"`
+	Stderr            string  `json:"stderr"`
+	ToolName          *string `json:"tool_name"`
+	Reason            *string `json:"reason"`
+	AdditionalContext *string `json:"additional_context"`
+	Error             *string `json:"error"`
+	ActionID          *string `json:"action_id"`
+	MessageID         *string `json:"message_id"`
+	HookInput         Any     `json:"hook_input"`
 }
 
 // ServerError says that a frame of a client could not be processed. It is sent to that client only.

@@ -65,12 +65,12 @@ type LLMMessage struct {
 	// Role is user, system, assistant or tool.
 	Role                   string          `json:"role"`
 	Content                []Content       `json:"content"`
-	ToolCalls              []ToolCall      `json:"tool_calls,omitempty"`
-	ToolCallID             *string         `json:"tool_call_id,omitempty"`
-	Name                   *string         `json:"name,omitempty"`
-	ReasoningContent       *string         `json:"reasoning_content,omitempty"`
-	ThinkingBlocks         []ThinkingBlock `json:"thinking_blocks,omitempty"`
-	ResponsesReasoningItem json.RawMessage `json:"responses_reasoning_item,omitempty"`
+	ToolCalls              []ToolCall      `json:"tool_calls"`
+	ToolCallID             *string         `json:"tool_call_id"`
+	Name                   *string         `json:"name"`
+	ReasoningContent       *string         `json:"reasoning_content"`
+	ThinkingBlocks         []ThinkingBlock `json:"thinking_blocks"`
+	ResponsesReasoningItem Any             `json:"responses_reasoning_item"`
 }
 
 // ToolCall is a tool call as the model made it.
@@ -81,16 +81,31 @@ type ToolCall struct {
 	Arguments string `json:"arguments"`
 	// Origin is "completion" or "responses", the API that it came by.
 	Origin          string  `json:"origin"`
-	ResponsesItemID *string `json:"responses_item_id,omitempty"`
+	ResponsesItemID *string `json:"responses_item_id"`
 }
 
 // ThinkingBlock is a block of a model's thinking, or a redacted one.
 type ThinkingBlock struct {
 	// Type is "thinking" or "redacted_thinking".
 	Type      string  `json:"type"`
-	Thinking  string  `json:"thinking,omitempty"`
-	Signature *string `json:"signature,omitempty"`
-	Data      string  `json:"data,omitempty"`
+	Thinking  string  `json:"thinking"`
+	Signature *string `json:"signature"`
+	Data      string  `json:"data"`
+}
+
+// MarshalJSON encodes only the members of the block's type.
+func (b ThinkingBlock) MarshalJSON() ([]byte, error) {
+	if b.Type == "redacted_thinking" {
+		return json.Marshal(struct {
+			Type string `json:"type"`
+			Data string `json:"data"`
+		}{b.Type, b.Data})
+	}
+	return json.Marshal(struct {
+		Type      string  `json:"type"`
+		Thinking  string  `json:"thinking"`
+		Signature *string `json:"signature"`
+	}{b.Type, b.Thinking, b.Signature})
 }
 
 // ToolDefinition is a tool as a SystemPrompt lists it.
@@ -100,7 +115,8 @@ type ToolDefinition struct {
 	// ActionType and ObservationType are the kinds of the tool's actions and observations.
 	ActionType      string           `json:"action_type"`
 	ObservationType string           `json:"observation_type"`
-	Annotations     *ToolAnnotations `json:"annotations,omitempty"`
+	Annotations     *ToolAnnotations `json:"annotations"`
+	Meta            Any              `json:"meta"`
 	Title           string           `json:"title"`
 }
 
@@ -120,7 +136,7 @@ type Classification struct {
 	Retryable bool   `json:"retryable"`
 	// UserAction is none, retry or settings.
 	UserAction string  `json:"user_action"`
-	ErrorID    *string `json:"error_id,omitempty"`
+	ErrorID    *string `json:"error_id"`
 }
 
 // Classify returns the classification of a conversation error's code.
@@ -149,7 +165,7 @@ type Metrics struct {
 	ModelName string `json:"model_name"`
 	// AccumulatedCost is in US dollars.
 	AccumulatedCost       float64    `json:"accumulated_cost"`
-	MaxBudgetPerTask      *float64   `json:"max_budget_per_task,omitempty"`
+	MaxBudgetPerTask      *float64   `json:"max_budget_per_task"`
 	AccumulatedTokenUsage TokenUsage `json:"accumulated_token_usage"`
 }
 

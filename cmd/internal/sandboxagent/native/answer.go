@@ -27,15 +27,25 @@ func definitions(box *toolbox) []openai.Tool {
 	return list
 }
 
-// answered stores a model's answer and executes its calls, unless the user confirms them first.
-func (e *Engine) answered(ctx context.Context, box *toolbox, a *answer, events []event.Event) (engine.Outcome, error) {
+// answered stores a model's answer and its stats, and executes its calls, unless the user confirms
+// them first.
+func (e *Engine) answered(
+	ctx context.Context,
+	box *toolbox,
+	a *answer,
+	events []event.Event,
+	stats event.Event,
+) (engine.Outcome, error) {
 	if a.id == "" {
 		a.id = "response_" + uuid.NewString()
 	}
 	if len(a.calls) > 0 {
-		return e.called(ctx, box, a, events)
+		return e.called(ctx, box, a, events, stats)
 	}
 	if a.finish == "content_filter" {
+		if err := e.conv.Append(stats); err != nil {
+			return engine.Continue, err
+		}
 		return engine.Continue, e.filtered("", events)
 	}
 	m := &event.Message{
@@ -50,9 +60,9 @@ func (e *Engine) answered(ctx context.Context, box *toolbox, a *answer, events [
 		if a.finish == cutOff {
 			hint = nudgeCut
 		}
-		return engine.Continue, e.conv.Append(m, nudge(hint))
+		return engine.Continue, e.conv.Append(m, stats, nudge(hint))
 	}
-	if err := e.conv.Append(m); err != nil || a.finish != cutOff {
+	if err := e.conv.Append(m, stats); err != nil || a.finish != cutOff {
 		return engine.Finished, err
 	}
 	return engine.Continue, &engine.Failure{
@@ -69,7 +79,13 @@ func optional(text string) *string {
 }
 
 // called stores the calls of an answer, with the errors of those that are not valid.
-func (e *Engine) called(ctx context.Context, box *toolbox, a *answer, events []event.Event) (engine.Outcome, error) {
+func (e *Engine) called(
+	ctx context.Context,
+	box *toolbox,
+	a *answer,
+	events []event.Event,
+	stats event.Event,
+) (engine.Outcome, error) {
 	used := callIDs(events)
 	var list []event.Event
 	var valid []*event.Action
@@ -99,7 +115,7 @@ func (e *Engine) called(ctx context.Context, box *toolbox, a *answer, events []e
 			break // what follows can't be meant
 		}
 	}
-	if err := e.conv.Append(list...); err != nil {
+	if err := e.conv.Append(append(list, stats)...); err != nil {
 		return engine.Continue, err
 	}
 	if len(valid) == 0 {

@@ -27,10 +27,22 @@ const summarizePrompt = `You keep the memory of a software engineer whose conver
 	`the state of tests and errors; open tasks and the next step. Merge an earlier summary into the new one. ` +
 	`Leave out what no longer matters. Write facts, not a story.`
 
-// condenses reports whether histories are condensed.
-func (e *Engine) condenses() bool {
+// Condenses implements engine.HistoryCondenser.
+func (e *Engine) Condenses() bool {
 	on := e.condenser().Enabled
 	return on == nil || *on
+}
+
+// Condense implements engine.HistoryCondenser.
+func (e *Engine) Condense(ctx context.Context) error {
+	events, err := e.conv.Events()
+	if err != nil {
+		return err
+	}
+	if _, err = e.condense(ctx, e.model(), events); err != nil {
+		return asFailure(err)
+	}
+	return nil
 }
 
 func (e *Engine) condenser() engine.Condenser {
@@ -42,7 +54,7 @@ func (e *Engine) condenser() engine.Condenser {
 // condense replaces the middle of a long history by a summary, and reports whether it did. A
 // history that is merely long is left as it is when that fails; one that the model refuses is not.
 func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) (bool, error) {
-	if !e.condenses() {
+	if !e.Condenses() {
 		return false, nil
 	}
 	cfg := e.condenser()
@@ -54,6 +66,9 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 		first = defaultKeepFirst
 	}
 	shown := view(events)
+	if len(shown) == 0 {
+		return false, nil
+	}
 	size := sizeOf(shown)
 	asked, byUser := requested(events)
 	hard := asked || c.window.exceeds(shown)
@@ -187,7 +202,7 @@ func (e *Engine) summarize(ctx context.Context, c *client, middle []event.Event)
 		if err != nil {
 			return nil, err
 		}
-		if err := e.count(c, usageCondenser, a); err != nil {
+		if err := e.conv.Append(e.counted(c, usageCondenser, a)); err != nil {
 			return nil, err
 		}
 		if strings.TrimSpace(a.text) == "" {

@@ -13,8 +13,9 @@ const (
 	usageCondenser = "condenser"
 )
 
-// count adds an answer's tokens and cost to the stats. Only steps call it, one at a time.
-func (e *Engine) count(c *client, id string, a *answer) error {
+// counted is the update that adds an answer's tokens and cost to the stats. A page removes the parts
+// of an answer when the answer comes right after them, so it is stored after that.
+func (e *Engine) counted(c *client, id string, a *answer) event.Event {
 	if id == usageAgent && c.llm.UsageID != "" {
 		id = c.llm.UsageID
 	}
@@ -45,7 +46,7 @@ func (e *Engine) count(c *client, id string, a *answer) error {
 	t.ContextWindow = int64(c.llm.MaxInputTokens)
 	t.PerTurnToken = prompt + completion
 	stats.UsageToMetrics[id] = m
-	return e.conv.Append(engine.Update(engine.KeyStats, stats))
+	return engine.Update(engine.KeyStats, stats)
 }
 
 // cost is what an answer cost in US dollars, by the settings' prices, else as the server says.

@@ -52,10 +52,7 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 	if err != nil {
 		return engine.Continue, err
 	}
-	if err := e.count(model, usageAgent, a); err != nil {
-		return engine.Continue, err
-	}
-	return e.answered(ctx, box, a, events)
+	return e.answered(ctx, box, a, events, e.counted(model, usageAgent, a))
 }
 
 // delta sends a part of an answer.
@@ -100,7 +97,7 @@ func (e *Engine) refused(r *refusal, events []event.Event) error {
 	if r.kind == refusedContent {
 		return e.filtered(r.detail, events)
 	}
-	if !e.condenses() {
+	if !e.Condenses() {
 		if r.kind == refusedHistory {
 			return &engine.Failure{
 				Code:   codeBadRequest,

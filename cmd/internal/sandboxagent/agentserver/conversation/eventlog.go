@@ -34,6 +34,8 @@ type eventLog struct {
 	state map[string]json.RawMessage
 	// first is the index of the first message of the user, -1 without one.
 	first int
+	// sparse is a file of an older server, which left out the members that are null.
+	sparse bool
 	// skipped counts unreadable lines before the last good one.
 	skipped int
 }
@@ -104,6 +106,9 @@ func (l *eventLog) index(line []byte, offset int64) bool {
 	l.byID[h.ID] = len(l.entries)
 	l.entries = append(l.entries, eventEntry{ID: h.ID, Timestamp: h.Timestamp, Kind: h.Kind, Source: h.Source,
 		offset: offset, length: len(bytes.TrimRight(line, "\n"))})
+	if len(l.entries) == 1 {
+		l.sparse = !bytes.Contains(line, []byte(`"parent_id":null`)) // as it is of every first event
+	}
 	if h.Kind == event.KindStateUpdate {
 		l.state[h.Key] = h.Value
 	}
@@ -155,6 +160,9 @@ func (l *eventLog) body(e eventEntry) (json.RawMessage, error) {
 	b := make([]byte, e.length)
 	if _, err := f.ReadAt(b, e.offset); err != nil {
 		return nil, fmt.Errorf("reading event %s: %w", e.ID, err)
+	}
+	if l.sparse {
+		return event.Whole(b), nil
 	}
 	return b, nil
 }

@@ -37,6 +37,8 @@ type run struct {
 	done   chan struct{}
 	// pause asks the run to end after the present step, again asks for another run after it.
 	pause, again bool
+	// condenses is a run that only condenses the history. The status does not show it.
+	condenses bool
 }
 
 // start starts a run. It returns ErrRunning if there is one.
@@ -53,17 +55,20 @@ func (s *Service) start(c *Conversation) error {
 }
 
 // launch works on a conversation whose status is running already. The caller holds c.mu.
-func (s *Service) launch(c *Conversation) error {
+func (s *Service) launch(c *Conversation) error { return s.occupy(c, &run{}, s.work) }
+
+// occupy does the work of a run in the background. The caller holds c.mu.
+func (s *Service) occupy(c *Conversation, r *run, work func(context.Context, *Conversation, *run) []event.Event) error {
 	if s.ctx.Err() != nil {
 		return ErrStopping
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	r := &run{cancel: cancel, done: make(chan struct{})}
+	r.cancel, r.done = cancel, make(chan struct{})
 	c.run = r
 	s.background.Go(func() {
 		defer close(r.done)
 		defer cancel(nil)
-		s.finish(c, r, s.work(ctx, c, r))
+		s.finish(c, r, work(ctx, c, r))
 	})
 	return nil
 }
@@ -339,7 +344,7 @@ func (s *Service) Pause(c *Conversation) error {
 	if err != nil {
 		return err
 	}
-	if c.run != nil {
+	if c.run != nil && !c.run.condenses {
 		c.run.pause = true
 		return nil
 	}

@@ -1,6 +1,10 @@
 package conversation
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+)
 
 // maxFrames limits what waits for a slow subscriber beside the stored events.
 const maxFrames = 4096
@@ -56,7 +60,7 @@ func (c *Conversation) Subscribe(mode, since string) (*Subscription, error) {
 	if err != nil {
 		return nil, err
 	}
-	sub.push(0, b)
+	sub.push(0, event.Frame(b))
 	if c.subs == nil {
 		c.subs = map[*Subscription]struct{}{}
 	}
@@ -71,7 +75,7 @@ func (c *Conversation) Unsubscribe(sub *Subscription) {
 	delete(c.subs, sub)
 }
 
-// Next returns at most limit events for a subscriber, in their order. more is closed when there are
+// Next returns at most limit frames for a subscriber, in their order. more is closed when there are
 // new ones.
 func (c *Conversation) Next(sub *Subscription, limit int) (events []json.RawMessage, more <-chan struct{}, err error) {
 	c.mu.Lock()
@@ -93,7 +97,7 @@ func (c *Conversation) Next(sub *Subscription, limit int) (events []json.RawMess
 		if err != nil {
 			return nil, nil, err
 		}
-		events = append(events, b)
+		events = append(events, event.Frame(b))
 		sub.cursor++
 	}
 	if c.grown == nil {

@@ -83,6 +83,7 @@ func (c *Conversation) send(e event.Event) {
 	if err != nil {
 		return // events of this tree encode
 	}
+	b = event.Frame(b)
 	for sub := range c.subs {
 		sub.push(len(c.log.entries), b)
 	}
@@ -141,8 +142,9 @@ func (c *Conversation) conclude(events ...event.Event) error {
 	return err
 }
 
-// fill sets the members of the head that the engine left empty.
+// fill sets what the engine left empty.
 func fill(e event.Event) *event.Head {
+	event.Complete(e)
 	h := e.Envelope()
 	h.Kind = event.KindOf(e)
 	if h.ID == "" {
@@ -222,5 +224,6 @@ func (l *eventLog) updated(t time.Time) time.Time {
 func ErrorFrame(code, detail string) ([]byte, error) {
 	e := &event.ServerError{Code: code, Detail: detail}
 	fill(e).Timestamp = now().Format(eventTime)
-	return json.Marshal(e)
+	b, err := json.Marshal(e)
+	return event.Frame(b), err
 }

@@ -155,10 +155,22 @@ func (a *API) HandleTitle(w http.ResponseWriter, r *http.Request) {
 	wire.WriteJSON(w, http.StatusOK, map[string]string{"title": title})
 }
 
-// HandleCondense handles POST /api/conversations/{id}/condense: the next step condenses the history.
+// HandleCondense handles POST /api/conversations/{id}/condense. It responds when the history is
+// condensed.
 func (a *API) HandleCondense(w http.ResponseWriter, r *http.Request) {
-	if c := a.find(w, r); c != nil {
-		a.done(w, r, c.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceUser}}))
+	c := a.find(w, r)
+	if c == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), askTime)
+	defer cancel()
+	switch err := a.conversations.Condense(ctx, c); {
+	case errors.Is(err, engine.ErrNoCondenser):
+		wire.WriteDetail(w, http.StatusBadRequest, "This conversation's agent has no condenser")
+	case err != nil:
+		a.answerFailure(w, r, err)
+	default:
+		a.done(w, r, nil)
 	}
 }
 
