@@ -88,9 +88,40 @@ func TestPage_AsksOnlyItsOwnNode(t *testing.T) {
 			refused[violation(one)] = true
 		}
 	}
+	w.show(t, "/")
+	var changes int
+	if err := w.eval(monacoDiff, &changes); err != nil || changes != 1 {
+		t.Errorf("the editor of diffs, with its worker: %d changes, %v, refused %q", changes, err, w.refused(t))
+	}
 	judgePage(t, w, slices.Sorted(maps.Keys(refused)))
+	// The same looking finds a request that does leave.
+	const elsewhere = "https://elsewhere.invalid/"
+	if err := w.eval(`fetch("`+elsewhere+`").then(() => 1, () => 0)`, &changes); err != nil || changes != 0 ||
+		!slices.Contains(w.refused(t), "connect-src "+elsewhere) {
+		t.Errorf("a request elsewhere: %d, %v, refused %q", changes, err, w.refused(t))
+	}
 	dev.interrupt(t)
 }
+
+// monacoDiff loads Monaco as the build does, and has its worker compare two texts.
+const monacoDiff = `new Promise((done, fail) => {
+	const vs = "/monaco-0.55.1/vs", loader = document.createElement("script")
+	loader.src = vs + "/loader.js"
+	loader.onerror = () => fail(new Error("no loader"))
+	loader.onload = () => {
+		require.config({ paths: { vs } })
+		require(["vs/editor/editor.main"], () => {
+			const at = document.createElement("div")
+			at.style.height = "200px"
+			document.body.append(at)
+			const editor = monaco.editor.createDiffEditor(at)
+			editor.onDidUpdateDiff(() => done(editor.getLineChanges().length))
+			const [original, modified] = ["let a = 1", "let a = 2"].map((text) => monaco.editor.createModel(text, "typescript"))
+			editor.setModel({ original, modified })
+		}, fail)
+	}
+	document.body.append(loader)
+})`
 
 // pagePaths are the paths that the build itself knows, without those of one conversation.
 func pagePaths(t *testing.T) []string {

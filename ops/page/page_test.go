@@ -109,21 +109,22 @@ func TestAssemble_MakesAPageThatANodeServes(t *testing.T) {
 
 // TestAssemble_AnotherBuildFails: a build whose changes nobody has looked at is no page.
 func TestAssemble_AnotherBuildFails(t *testing.T) {
+	const routes = "assets/manifest-0a1b2c3d.js"
 	css := change{file: "assets/s-0a1b2c3d.css", sum: sumOf([]byte("a b")), edits: []edit{{"a", "c"}}}
 	for name, test := range map[string]struct {
 		build map[string]string
 		more  []change
 		want  string
 	}{
-		"another index": {map[string]string{"index.html": testIndex + "\n"}, nil, "is not the file whose changes are declared"},
+		"another index": {map[string]string{"index.html": testIndex + "\n"}, nil, "not the file whose changes are declared"},
 		"no such file":  {nil, []change{css}, "which the build does not have"},
 		"the text twice": {
-			map[string]string{css.file: "a a b"}, []change{{css.file, sumOf([]byte("a a b")), css.edits}}, "stands in it 2 times",
+			map[string]string{css.file: "a a b"}, []change{{css.file, sumOf([]byte("a a b")), css.edits}}, "stands in it 2",
 		},
-		"fonts elsewhere":   {map[string]string{"a.css": `@import "https://` + elsewhere()[0] + `2"`}, nil, "no change leads away"},
+		"fonts elsewhere":   {map[string]string{"a.css": "https://" + elsewhere()[0]}, nil, "no change leads away"},
 		"an unknown kind":   {map[string]string{"a.exe": ""}, nil, "no content type"},
-		"an unknown route":  {map[string]string{"assets/manifest-0a1b2c3d.js": strings.Replace(testRoutes, ":id", "*/x", 1)}, nil, "does not know"},
-		"no list of routes": {map[string]string{"assets/manifest-0a1b2c3d.js": "export {}"}, nil, "does not begin with"},
+		"an unknown route":  {map[string]string{routes: strings.Replace(testRoutes, ":id", "*/x", 1)}, nil, "does not know"},
+		"no list of routes": {map[string]string{routes: "export {}"}, nil, "does not begin with"},
 	} {
 		err := assemble(packages(t, test.build), t.TempDir(), append(declared(), test.more...))
 		if err == nil || !strings.Contains(err.Error(), test.want) {
