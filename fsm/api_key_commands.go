@@ -146,6 +146,7 @@ func (t *transaction) applyAPIKeyRevoke(b *APIKeyRevokeBody) (Result, *Error) {
 	now := t.now
 	k.RevokedAt = &now
 	put(t, tableAPIKeys, old, &k)
+	t.endSessions(k.UserID, k.ID)
 	t.collectEndedKeys(k.UserID)
 	t.changed()
 	t.keys = t.index // proxies close the streams that were opened with the key
@@ -177,6 +178,7 @@ func (t *transaction) applyAPIKeyDisable(b *APIKeyDisableBody) (Result, *Error) 
 	k := *old
 	k.Disabled = true
 	put(t, tableAPIKeys, old, &k)
+	t.endSessions(k.UserID, k.ID)
 	t.changed()
 	t.keys = t.index
 	return Result{APIKey: &k}, nil

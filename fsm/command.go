@@ -96,6 +96,12 @@ const (
 	CustomSecretPut    CommandType = "custom_secret.put"
 	CustomSecretUpdate CommandType = "custom_secret.update"
 	CustomSecretDelete CommandType = "custom_secret.delete"
+
+	SessionCreate CommandType = "session.create"
+	SessionOffer  CommandType = "session.offer"
+	SessionRedeem CommandType = "session.redeem"
+	SessionEnd    CommandType = "session.end"
+	SessionSeen   CommandType = "session.seen"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

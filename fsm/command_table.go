@@ -123,6 +123,12 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	CustomSecretUpdate: byUser(row(VersionProfiles, (*transaction).applyCustomSecretUpdate)),
 	CustomSecretDelete: byUser(row(VersionProfiles, (*transaction).applyCustomSecretDelete)),
 
+	SessionCreate: byUser(row(VersionSessions, (*transaction).applySessionCreate)),
+	SessionOffer:  byUser(row(VersionSessions, (*transaction).applySessionOffer)),
+	SessionRedeem: row(VersionSessions, (*transaction).applySessionRedeem),
+	SessionEnd:    byUser(row(VersionSessions, (*transaction).applySessionEnd)),
+	SessionSeen:   row(VersionSessions, (*transaction).applySessionSeen),
+
 	ClientMarkSet: byOperator(row(VersionClients, (*transaction).applyClientMark)),
 	ClientDrain:   row(VersionRoom, (*transaction).applyClientDrain),
 	SandboxCopied: row(VersionClients, (*transaction).applySandboxCopied),

@@ -2,7 +2,7 @@ package fsm
 
 import "time"
 
-// Credential identifies the key that authenticated the request behind a command: an API key or a
+// Credential identifies what authenticated the request behind a command: an API key, a session or a
 // sandbox's own key. It does not hold the key.
 //
 // A node may be behind and accept a key that was revoked through another node. So the key is
@@ -10,23 +10,31 @@ import "time"
 type Credential struct {
 	// Lookup is the public part of an API key.
 	Lookup string `json:"lookup,omitempty"`
-	// SandboxID and KeyHash identify a sandbox's own key.
+	// SandboxID and KeyHash identify a sandbox's own key. Lookup and KeyHash are a session and the API
+	// key behind it (Session.Hash).
 	SandboxID string `json:"sandbox_id,omitempty"`
 	KeyHash   string `json:"key_hash,omitempty"`
 }
+
+// ofSession reports whether a session acted, and not its API key.
+func (c Credential) ofSession() bool { return c.Lookup != "" && c.KeyHash != "" }
 
 // IsZero reports whether there was no key: in the leader's own commands, and in those that arrive
 // over the peer port.
 func (c Credential) IsZero() bool { return c == Credential{} }
 
 // Good reports whether the credential is valid for a user at this index and time. An API key must
-// be the user's and valid, and the user not disabled. A sandbox must be the user's, not being
+// be the user's and valid, and the user not disabled. A session must be of that key and not have
+// ended. A sandbox must be the user's, not being
 // deleted, and still have that key; and the user must not be locked out (LockedOut). The zero
 // Credential is always valid.
 func (v *View) Good(userID string, c Credential, now time.Time) bool {
 	if c.Lookup != "" {
 		key := v.APIKeyByLookup(c.Lookup)
-		return key != nil && key.UserID == userID && v.GoodKey(key, now)
+		if key == nil || key.UserID != userID || !v.GoodKey(key, now) {
+			return false
+		}
+		return !c.ofSession() || !v.Active(VersionSessions) || v.Session(c.KeyHash).opens(key, now)
 	}
 	if c.IsZero() {
 		return true

@@ -191,6 +191,10 @@ func rowName(row any) string {
 		return r.UserID + "/" + r.Hash[:8]
 	case *Profile:
 		return r.UserID + "/" + string(r.Kind) + "/" + r.Name
+	case *Session:
+		return r.UserID + "/" + r.Hash[:8]
+	case *SignInCode:
+		return r.UserID + "/" + r.Hash[:8]
 	case *Orphan:
 		return r.Kind + "/" + r.Sandbox
 	}

@@ -33,6 +33,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&ProfileDeleteBody{ProfileLLM, "slow"},
 		&CustomSecretPutBody{CustomSecret{Name: "A", Ref: SecretRef{Path: "p", Version: 1}}},
 		&CustomSecretUpdateBody{"A", "B", "d"}, &CustomSecretDeleteBody{"B"},
+		&SessionCreateBody{sha("token"), 1}, &SessionOfferBody{sha("code"), 1}, &SessionEndBody{sha("token")},
 		&SandboxShareBody{
 			ID:    "sb-c1",
 			Port:  "VSCODE",
@@ -100,6 +101,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 			sha("certificate"),
 			"n3",
 		}, &CertificateAllowBody{"n3"}, &APIKeyDisableBody{1}, &APIKeyUsedBody{[]APIKeyUse{{1, now}}},
+		&SessionRedeemBody{sha("code"), sha("token")}, &SessionSeenBody{[]SessionUse{{sha("token"), now}}},
 		&LLMReportBody{[]LLMReport{{"ada", "c1", "m1", ModelUsage{Requests: 1, Cost: 2}}}},
 		&UserDisableBody{"ada"}, &UserEnableBody{"ada"}, &UserDeleteBody{"bob"},
 		&ClientMarkBody{"client-1", ClientDraining}, &ClientDrainBody{

@@ -498,6 +498,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return genUser().Draw(t, "accepting"), b
 	case SandboxShare, SandboxUnshare, SandboxRedeem, SandboxRotateKey:
 		return genPageBody(t, c)
+	case SessionCreate, SessionOffer, SessionRedeem, SessionEnd, SessionSeen:
+		return genSessionBody(t, c)
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	case APIKeyDisable:
@@ -557,6 +559,27 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 	}
 }
 
+// genToken returns the hash of a session's token or of a code.
+func genToken() *rapid.Generator[string] { return oneOf(sha("x1"), sha("x2"), sha("x3")) }
+
+// genSessionBody is genBody for sessions.
+func genSessionBody(t *rapid.T, c CommandType) (string, Body) {
+	user, hash := genUser().Draw(t, "who signs in"), genToken().Draw(t, "token")
+	key := rapid.IntRange(0, 4).Draw(t, "key")
+	switch c {
+	case SessionCreate:
+		return user, &SessionCreateBody{Hash: hash, KeyID: key}
+	case SessionOffer:
+		return user, &SessionOfferBody{Hash: hash, KeyID: key}
+	case SessionRedeem:
+		return "", &SessionRedeemBody{Code: genToken().Draw(t, "code"), Hash: hash}
+	case SessionEnd:
+		return user, &SessionEndBody{Hash: hash}
+	}
+	at := testEpoch.Add(time.Duration(rapid.IntRange(-1, 30).Draw(t, "hours")) * time.Hour)
+	return "", &SessionSeenBody{Uses: []SessionUse{{Hash: hash, At: at}}}
+}
+
 // genHistory returns a log. Some command ids occur twice, some are clients', and clocks jump in
 // both directions.
 func genHistory(most int) *rapid.Generator[[]Entry] { return genHistoryOf(most, commandTypes()) }
@@ -582,6 +605,9 @@ func genHistoryOf(most int, types []CommandType) *rapid.Generator[[]Entry] {
 			case 2:
 				sandbox := genSandbox().Draw(t, "sandbox that asks")
 				cmd.Credential = Credential{SandboxID: sandbox, KeyHash: sha(sandbox)}
+			case 3:
+				cmd.Credential.Lookup = oneOf("k1", "k2", "k3").Draw(t, "key of a session")
+				cmd.Credential.KeyHash = genToken().Draw(t, "session that acts")
 			}
 			switch rapid.IntRange(0, 9).Draw(t, "id") {
 			case 0:

@@ -136,6 +136,12 @@ func heapShapes() map[string]func(i int) []any {
 		"result, profile": func(i int) []any {
 			return []any{record(i, Result{Profile: &Profile{UserID: "ada", Kind: ProfileLLM, Name: "n", ID: id("p", i)}})}
 		},
+		"session": func(i int) []any {
+			return []any{&Session{Hash: sha(fmt.Sprint(i)), UserID: "ada", KeyID: 1, CreatedAt: at, SeenAt: at}}
+		},
+		"sign-in code": func(i int) []any {
+			return []any{&SignInCode{Hash: sha(fmt.Sprint(i)), UserID: "ada", KeyID: 1, Until: at}}
+		},
 		"task asking": func(i int) []any {
 			one := task(i, 500, StartTaskRunningSetupScript)
 			one.Setup = &TaskSetup{Repository: *text(40), Hash: sha(fmt.Sprint(i)), Directory: *text(40)}
@@ -191,6 +197,10 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 				put(tx, tableSetups, nil, row)
 			case *Profile:
 				put(tx, tableProfiles, nil, row)
+			case *Session:
+				put(tx, tableSessions, nil, row)
+			case *SignInCode:
+				put(tx, tableSignInCodes, nil, row)
 			case *commandRecord:
 				put(tx, tableClientCommands, nil, row)
 			}

@@ -10,7 +10,8 @@ import (
 // operators refuses a command that was not asked with an operator's key.
 func (t *transaction) operators() *Error {
 	key := first[APIKey](t.txn, tableAPIKeys, indexLookup, []byte(t.cmd.Credential.Lookup))
-	if key != nil && key.IsOperator() && key.UserID == t.cmd.UserID && t.usable(key) {
+	ofKey := key != nil && !t.cmd.Credential.ofSession()
+	if ofKey && key.IsOperator() && key.UserID == t.cmd.UserID && t.usable(key) {
 		return nil
 	}
 	return Errorf(CodeForbidden, "this needs an operator's key")

@@ -73,7 +73,7 @@ func (t *transaction) unauthorised(cmd Command) *Error {
 		return nil
 	}
 	key := first[APIKey](t.txn, tableAPIKeys, indexLookup, []byte(cmd.Credential.Lookup))
-	if key != nil && t.view().operates(key, t.now) {
+	if key != nil && !cmd.Credential.ofSession() && t.view().operates(key, t.now) {
 		return nil
 	}
 	return Errorf(CodeForbidden, "%s needs an operator's key", cmd.Type)

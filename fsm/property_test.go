@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -103,7 +104,8 @@ func TestErrorsChangeNothing(t *testing.T) {
 }
 
 // TestChangedIsExact: Changed is closed when a sandbox, a start task, a spec,
-// an orphan, the hold or a mark of a client changed, or a key was revoked, and only then.
+// an orphan, the hold or a mark of a client changed, a key was revoked, or a session ended, and only
+// then.
 func TestChangedIsExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -118,6 +120,7 @@ func TestChangedIsExact(t *testing.T) {
 					bytes.HasPrefix([]byte(name), []byte("sand")) || bytes.HasPrefix([]byte(name), []byte("start")) ||
 					bytes.HasPrefix([]byte(name), []byte("spec")) || bytes.HasPrefix([]byte(name), []byte("orphans")) ||
 					e.Command.Type == InstallationConfigure || e.Command.Type == ClientMarkSet || e.Command.Type == ClientDrain ||
+					strings.HasPrefix(name, "sessions ") && after[name] == nil ||
 					e.Command.Type == SandboxMoved || e.Command.Type == HoldBegin || e.Command.Type == HoldRelease
 				changed = changed || watched && !bytes.Equal(before[name], after[name])
 			}

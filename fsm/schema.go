@@ -27,6 +27,8 @@ const (
 	tableReplaced       = "replaced_secrets"
 	tableSetups         = "project_setups"
 	tableProfiles       = "profiles"
+	tableSessions       = "sessions"
+	tableSignInCodes    = "sign_in_codes"
 	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage the usage that limits
 	// bound.
 	tableSecretRefs = "secret_refs"
@@ -61,6 +63,7 @@ func schema() *memdb.DBSchema {
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
 		recentStartTable(), usageTable(), orphanTable(), replacedTable(), setupTable(), profileTable(),
+		sessionTable(), signInCodeTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

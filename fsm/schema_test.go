@@ -84,6 +84,15 @@ func samples() map[string]sample {
 			&Profile{UserID: "u", Kind: ProfileAgent, Name: "n", ID: "b"},
 			&Profile{UserID: "u", Kind: ProfileLLM, Name: "n", ID: "c", Active: true},
 		},
+		tableSessions: {
+			&Session{Hash: "h", UserID: "u", CreatedAt: t0, SeenAt: t0},
+			&Session{Hash: "g", UserID: "v", CreatedAt: t1, SeenAt: t1},
+			&Session{Hash: "h", UserID: "u", CreatedAt: t0, SeenAt: t1},
+		},
+		tableSignInCodes: {
+			&SignInCode{Hash: "h", UserID: "u", Until: t0}, &SignInCode{Hash: "g", UserID: "v", Until: t1},
+			&SignInCode{Hash: "h", UserID: "u", Until: t2},
+		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},

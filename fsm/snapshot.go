@@ -98,7 +98,7 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 		for _, table := range []string{
 			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
 			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands, tableOrphans,
-			tableReplaced, tableSetups, tableProfiles,
+			tableReplaced, tableSetups, tableProfiles, tableSessions, tableSignInCodes,
 		} {
 			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
 			must(err)
@@ -255,6 +255,10 @@ func decodeRow(table string, row []byte) (store func(*loader) error, err error) 
 		return decoded[Setup](table, row)
 	case tableProfiles:
 		return decoded[Profile](table, row)
+	case tableSessions:
+		return decoded[Session](table, row)
+	case tableSignInCodes:
+		return decoded[SignInCode](table, row)
 	case tableInternalCommands:
 		r := new(commandRecord)
 		return func(l *loader) error { return l.restoreCommand(r) }, json.Unmarshal(row, r)

@@ -66,6 +66,8 @@ const (
 	replacedHeap     = 800
 	setupHeap        = 500
 	profileHeap      = 900
+	sessionHeap      = 1500
+	signInCodeHeap   = 1500
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
@@ -104,6 +106,10 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, setupHeap + len(row.UserID) + 2*(len(row.Repository)+len(row.Hash))
 	case *Profile:
 		return row.UserID, profileHeap + row.textBytes()
+	case *Session:
+		return row.UserID, sessionHeap + 2*len(row.UserID)
+	case *SignInCode:
+		return row.UserID, signInCodeHeap + 2*len(row.UserID)
 	case *Orphan:
 		if row.Owner != "" {
 			return row.Owner, lostHeap + len(

@@ -55,8 +55,8 @@ type Succeeded struct {
 // Nothing that the state implies about the time after it is valid any more. The last term is
 // closed, so that things born later in it are strangers. There is a hold. Earlier commands and
 // Idempotency-Keys have an unknown outcome. Members of warm pools are dropped, because they may
-// have been claimed since. Job versions are not reverted to. A state below protocol version 3 is
-// raised.
+// have been claimed since, and so are sessions, which may have ended. Job versions are not reverted
+// to. A state below protocol version 3 is raised.
 func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,6 +82,7 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	done.Members = t.dropMembers()
 	done.Sandboxes = t.forgetJobs()
 	done.Suspended = t.succeedKeys(n)
+	t.endAllSessions()
 	done.Unknown = t.forgetOutcomes(n)
 	t.txn.Commit()
 	s.commands = newCommandWindow()

@@ -71,6 +71,7 @@ func (t *transaction) applyUserDisable(b *UserDisableBody) (Result, *Error) {
 		t.changed()
 		t.keys = t.index // proxies close the user's streams
 	}
+	t.endSessions(b.UserID, 0)
 	t.stopAll(b.UserID)
 	return Result{User: &u}, nil
 }

@@ -1,9 +1,10 @@
 package fsm
 
 // UserDeleteBody removes a user with everything that is the user's: API keys, settings, providers,
-// profiles, secrets, conversations, start tasks and answers about repositories at once, sandboxes as
-// sandbox.delete does, with their workspaces. What lost clients still have of them, and the
-// workspaces of sandboxes that a policy deleted, are removed as soon as the limits of removals allow.
+// profiles, secrets, conversations, start tasks, answers about repositories and sessions at once,
+// sandboxes as sandbox.delete does, with their workspaces. What lost clients still have of them, and
+// the workspaces of sandboxes that a policy deleted, are removed as soon as the limits of removals
+// allow.
 // What an Idempotency-Key was answered is forgotten, below VersionRoom within ClientResultTTL. An
 // operator proposes it. An unknown user is CodeNotFound, the proposer's own user CodeConflict. It
 // sets Result.User.
@@ -43,6 +44,7 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 	dropAll[Setup](t, tableSetups, indexID, mine)
 	dropAll[recentStart](t, tableRecentStarts, indexID, mine)
 	dropAll[APIKey](t, tableAPIKeys, indexUser, mine)
+	t.endSessions(user, 0)
 	if settings := first[Settings](t.txn, tableSettings, indexID, []byte(user)); settings != nil {
 		drop(t, tableSettings, settings)
 		t.settings[user] = nil

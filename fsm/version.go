@@ -23,7 +23,7 @@ import (
 // first, has starts ask about a repository's files that run by themselves, and has voters say whom they
 // voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
 // copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of models and
-// agents.
+// agents, and sessions of browsers.
 const ProtocolVersion = 11
 
 // What each protocol version introduced.
@@ -73,6 +73,8 @@ const (
 	// VersionProfiles: users have profiles of models and of agents, single custom secrets are stored and
 	// removed, and settings are changed member by member.
 	VersionProfiles = 11
+	// VersionSessions: browsers sign in, by sessions and one-time codes.
+	VersionSessions = 11
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -101,8 +103,9 @@ func VersionBrings(version int) string {
 			"a follower believes no leader without a majority's votes"
 	case VersionCopies: // VersionBinary, too
 		return "copies of workspaces are encrypted; commands have a binary header, which nodes read in less time"
-	case VersionProfiles:
-		return "users have profiles of models and agents, and change single settings and secrets"
+	case VersionProfiles: // VersionSessions, too
+		return "users have profiles of models and agents, and change single settings and secrets; " +
+			"browsers sign in with a session"
 	}
 	return ""
 }

@@ -44,7 +44,7 @@ func (v *View) Rows() map[string]int {
 func (v *View) Index() uint64 { return v.index }
 
 // KeysRevoked returns the log index at which an API key may last have been revoked, suspended or
-// disabled, or a user disabled, as far as this process knows.
+// disabled, a user disabled, or a session ended, as far as this process knows.
 func (v *View) KeysRevoked() uint64 { return v.keys }
 
 // ClusterID returns the id that labels the cluster's things in Nomad, "" before the first term.

@@ -22,6 +22,8 @@ const (
 	refusedUnknown = "unknown"
 	refusedInvalid = "revoked or expired, or its user is disabled"
 	refusedUser    = "not an operator's"
+	refusedOrigin  = "a session, by a page of another origin"
+	refusedSession = "a session that has ended"
 )
 
 // logAct logs what an operator changed or tried to change, once it is done: err is its outcome.

@@ -2,14 +2,10 @@ package httpapi
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"net/netip"
-	"slices"
-	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/time/rate"
 
 	"bivouac.dev/bivouac/cluster"
@@ -19,6 +15,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/places"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/session"
 )
 
 // Limits on linearizable lookups of keys that this node's store does not have, for one client
@@ -31,18 +28,20 @@ const (
 	unknownKeyWait       = 3 * time.Second
 )
 
-// authenticator maps a request's API key to a principal.
+// authenticator maps a request's API key or session to a principal.
 type authenticator struct {
 	cluster Cluster
+	// place says where the client of a request reaches this node.
+	place func(*http.Request) session.Place
 	// unknown bounds the lookups of one address, allUnknown those of all.
 	unknown    *limits.PerKey[netip.Prefix]
 	allUnknown *rate.Limiter
 	uses       *keyUses
 }
 
-func newAuthenticator(c Cluster) *authenticator {
+func newAuthenticator(c Cluster, place func(*http.Request) session.Place) *authenticator {
 	return &authenticator{
-		cluster: c, unknown: limits.NewPerKey[netip.Prefix](unknownKeysPerSecond, unknownKeyBurst),
+		cluster: c, place: place, unknown: limits.NewPerKey[netip.Prefix](unknownKeysPerSecond, unknownKeyBurst),
 		allUnknown: rate.NewLimiter(allUnknownKeys*unknownKeysPerSecond, allUnknownKeys*unknownKeyBurst),
 		uses:       newKeyUses(c),
 	}
@@ -55,11 +54,11 @@ func (k *authenticator) mayAsk(ctx context.Context) bool {
 }
 
 // authenticate reads the request's credentials (API.md, "Authentication"). A bearer token takes
-// precedence over X-Session-API-Key.
+// precedence over X-Session-API-Key, and both over a session's cookie.
 func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (request.Caller, error) {
-	value, bearer := apikey.Bearer(r)
-	if !bearer {
-		value = r.Header.Get("X-Session-API-Key")
+	value, bearer := presented(r)
+	if value == "" && !bearer && session.Carries(r) {
+		return k.bySession(ctx, r)
 	}
 	key, err := k.find(ctx, value)
 	if err != nil {
@@ -71,6 +70,14 @@ func (k *authenticator) authenticate(ctx context.Context, r *http.Request) (requ
 		p.Key = value
 	}
 	return p, nil
+}
+
+// presented returns the key that a request presents, "" for none, and whether it is a bearer token.
+func presented(r *http.Request) (value string, bearer bool) {
+	if value, bearer = apikey.Bearer(r); !bearer {
+		value = r.Header.Get("X-Session-Api-Key") // in Go's form, which costs no allocation
+	}
+	return value, bearer
 }
 
 // find returns the stored key for a presented one, or a 401. It reads this node's own store, which
@@ -130,85 +137,4 @@ func (k *authenticator) viewElsewhere(ctx context.Context) (*fsm.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, unknownKeyWait)
 	defer cancel()
 	return k.cluster.View(ctx, cluster.Linearizable)
-}
-
-// keyUseInterval is how often a node sends the uses of keys that it saw. A key is in it at most once
-// in fsm.APIKeyUseStep, whatever the number of requests.
-const keyUseInterval = time.Minute
-
-// maxKeyUses bounds the uses in one command.
-const maxKeyUses = 1000
-
-// keyUses collects which API keys this node admitted, so that one command notes them all.
-type keyUses struct {
-	cluster Cluster
-
-	mu   sync.Mutex
-	seen map[int]time.Time
-}
-
-func newKeyUses(c Cluster) *keyUses { return &keyUses{cluster: c, seen: map[int]time.Time{}} }
-
-// note records a use of a key, nil for none. Most uses are within fsm.APIKeyUseStep of the stored
-// one.
-func (u *keyUses) note(key *fsm.APIKey, now time.Time) {
-	if key == nil || key.LastUsedAt != nil && now.Sub(*key.LastUsedAt) < fsm.APIKeyUseStep {
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.seen[key.ID] = now
-}
-
-// run sends what was noted until ctx ends. Each command has the given time.
-func (u *keyUses) run(ctx context.Context, timeout time.Duration) {
-	every := time.NewTicker(keyUseInterval)
-	defer every.Stop()
-	for {
-		select {
-		case <-every.C:
-			u.send(ctx, timeout)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// send proposes what was noted, in one command unless there are more than maxKeyUses. Without a
-// leader it stays for the next time.
-func (u *keyUses) send(ctx context.Context, timeout time.Duration) {
-	if v, err := u.cluster.View(ctx, cluster.Stale); err != nil || !v.Active(fsm.VersionAccess) {
-		return
-	}
-	for uses := range slices.Chunk(u.take(), maxKeyUses) {
-		own, cancel := context.WithTimeout(ctx, timeout)
-		_, err := u.cluster.Propose(own, fsm.NewCommand(uuid.NewString(), time.Now(), "", &fsm.APIKeyUsedBody{Uses: uses}))
-		cancel()
-		if err != nil {
-			u.keep(uses)
-		}
-	}
-}
-
-// take returns the noted uses by key id and forgets them.
-func (u *keyUses) take() []fsm.APIKeyUse {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	uses := make([]fsm.APIKeyUse, 0, len(u.seen))
-	for _, id := range slices.Sorted(maps.Keys(u.seen)) {
-		uses = append(uses, fsm.APIKeyUse{ID: id, At: u.seen[id]})
-	}
-	clear(u.seen)
-	return uses
-}
-
-// keep puts uses back that could not be sent, unless there are later ones.
-func (u *keyUses) keep(uses []fsm.APIKeyUse) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, use := range uses {
-		if use.At.After(u.seen[use.ID]) {
-			u.seen[use.ID] = use.At
-		}
-	}
 }

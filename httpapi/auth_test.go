@@ -79,6 +79,9 @@ func TestAuth_EveryRoute(t *testing.T) {
 				h.do("", method, path, "").want(t, 200)
 				return
 			}
+			if r.access == signIn {
+				return // TestSession_Attacks
+			}
 			before := h.cluster.count()
 			wrong := h.alice[:len(h.alice)-1] + "!"
 			other := "bvk_" + strings.Repeat("x", 12) + "_" + strings.Repeat("y", 43)

@@ -79,13 +79,13 @@ func TestBudget(t *testing.T) {
 	ownprocess.CheckBudget(t, []ownprocess.Step{
 		{
 			Name:   "a stale read of settings",
-			Allocs: 64,
+			Allocs: 63,
 			Bytes:  3208,
 			Run:    h.requests(h.alice, http.MethodGet, "/api/settings?stale", ""),
 		},
 		{
 			Name:   "a linearizable read of settings",
-			Allocs: 61,
+			Allocs: 60,
 			Bytes:  2792,
 			Run:    h.requests(h.alice, http.MethodGet, "/api/settings", ""),
 		},
@@ -97,7 +97,7 @@ func TestBudget(t *testing.T) {
 		}},
 		{
 			Name:   "a write of settings",
-			Allocs: 218,
+			Allocs: 217,
 			Bytes:  15700,
 			Run:    h.requests(h.alice, http.MethodPost, "/api/settings", budgetSettings),
 		},

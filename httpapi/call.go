@@ -77,7 +77,11 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 			return response.Response{}, err
 		}
 	}
-	if err := c.Read(w, s.live.Load().MaxBodyBytes, found.upload); err != nil {
+	limit := s.live.Load().MaxBodyBytes
+	if found.access == signIn {
+		limit = min(limit, limits.FreeBytes) // anyone may send it
+	}
+	if err := c.Read(w, limit, found.upload); err != nil {
 		return response.Response{}, err
 	}
 	if found.access == operator && len(found.members) == 0 && len(c.Body) > 0 {

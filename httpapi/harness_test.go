@@ -303,7 +303,7 @@ func running() fsm.SandboxStatus {
 // questioned brings the sandbox and the cluster into the state that the route requires.
 func (h *harness) questioned(r route, sb string) {
 	h.t.Helper()
-	if strings.HasSuffix(r.name, "share") || strings.HasSuffix(r.name, "rotate_key") {
+	if strings.HasSuffix(r.name, "share") || strings.HasSuffix(r.name, "rotate_key") || r.name == "session.offer" {
 		h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
 	}
 	switch noun, _, _ := strings.Cut(r.name, "."); {

@@ -155,7 +155,7 @@ func (m *metrics) start(table []route) {
 // counts reports whether a route's requests count for the service level objective. The time of the
 // others is the client's, the agent server's or the size's.
 func counts(r route) bool {
-	if r.access == open || r.upload {
+	if r.access == open || r.access == signIn || r.upload {
 		return false
 	}
 	if r.name != "conversation.pending_message" && slices.ContainsFunc(conversationRoutes(),

@@ -263,9 +263,10 @@ func (s *Server) front(next http.Handler) http.Handler {
 	})
 }
 
-// cors answers preflights and adds the CORS headers for allowed origins (API.md, "CORS").
+// cors answers preflights and adds the CORS headers for allowed origins (API.md, "CORS"). No other
+// origin may read what a session's cookie is answered.
 func (s *Server) cors(next http.Handler) http.Handler {
-	return cors.New(cors.Options{
+	options := cors.Options{
 		AllowOriginFunc:  s.allowedOrigin,
 		AllowCredentials: true,
 		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
@@ -273,7 +274,17 @@ func (s *Server) cors(next http.Handler) http.Handler {
 		AllowedHeaders: []string{"*"},
 		ExposedHeaders: []string{response.HeaderIndex, response.HeaderRequestID, "Retry-After"},
 		MaxAge:         600,
-	}).Handler(next)
+	}
+	byKey := cors.New(options).Handler(next)
+	options.AllowCredentials = false
+	bySession := cors.New(options).Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if byCookie(r) {
+			bySession.ServeHTTP(w, r)
+			return
+		}
+		byKey.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) allowedOrigin(origin string) bool {

@@ -90,7 +90,8 @@ func unseen() map[string]any {
 		"sandbox.secret": response.PlainText(""), "hold.release": wire.Success{}, "orphan.restore": wire.RestoredSandbox{},
 		"orphan.delete": wire.Success{}, "ready": "", "client.list": wire.Page[wire.Client]{},
 		"client.drain": wire.Success{}, "client.lost": wire.Success{}, "client.enable": wire.Success{},
-		"snapshot.restore": wire.RestoreReport{}, "openapi": map[string]any{},
+		"snapshot.restore": wire.RestoreReport{}, "openapi": map[string]any{}, "session.page": "",
+		"session.create": wire.SignedIn{}, "session.look": wire.CodeOwner{},
 	}
 }
 

@@ -65,14 +65,18 @@ func (d *descriptionWriter) responses(r route, n operationNotes) schema {
 	a := d.answers[r.name]
 	media, body := typeJSON, schema{"type": "string"}
 	switch _, text := a.Body.(response.PlainText); {
+	case a.Status == http.StatusNoContent:
 	case n.Media == "" && !text:
 		body = d.inAnswer(r, reflect.TypeOf(a.Body))
 	case n.Media == "" || strings.HasPrefix(n.Media, "text/"):
-		media = "text/plain"
+		media = cmp.Or(n.Media, "text/plain")
 	default:
 		media, body["format"] = n.Media, "binary"
 	}
 	out := schema{strconv.Itoa(a.Status): described(cmp.Or(n.Done, "Done."), media, body)}
+	if a.Status == http.StatusNoContent {
+		out = schema{"204": schema{"description": cmp.Or(n.Done, "Done.")}}
+	}
 	also := map[string]any{}
 	if r.access != open {
 		also["401"], also["422"], also["429"], also["503"] = "Unauthorized", "Invalid", "TooMany", "Away"
@@ -180,7 +184,7 @@ func (d *descriptionWriter) parametersOf(r route) (out []any) {
 				"name": request.HeaderConsistency, "in": "header", "schema": schema{"type": "string", "enum": []any{"stale"}},
 			}))
 	}
-	if r.method == http.MethodPost && !r.upload {
+	if r.method == http.MethodPost && !r.upload && r.access != signIn {
 		out = append(out, d.parameter(r, request.HeaderIdempotencyKey, schema{
 			"name": request.HeaderIdempotencyKey, "in": "header",
 			"schema": schema{"type": "string", "minLength": 1, "maxLength": request.MaxIdempotencyKey},

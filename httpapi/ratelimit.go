@@ -9,6 +9,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/session"
 )
 
 // limitRate delays requests of a client above Config.RatePerSecond and refuses them above twice that.
@@ -39,8 +40,12 @@ func (s *Server) limitRate(next http.Handler) http.Handler {
 	})
 }
 
-// hasKey reports whether a request presents a key. Cookies and passes of pages are none.
+// hasKey reports whether a request presents a key or a session. Cookies and passes of sandboxes'
+// pages are none.
 func hasKey(r *http.Request) bool {
+	if session.Carries(r) {
+		return true
+	}
 	for _, name := range []string{"Authorization", "X-Session-Api-Key", "X-Api-Key", "X-Goog-Api-Key"} {
 		if len(r.Header[name]) > 0 {
 			return true

@@ -22,6 +22,8 @@ const (
 	operator
 	// sandboxKey routes need the key of the sandbox in the path. Their handlers check it.
 	sandboxKey
+	// signIn routes need no key. Their handlers judge a key, a code or a cookie, and the origin.
+	signIn
 )
 
 // handler serves a request of a route.

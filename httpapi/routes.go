@@ -25,7 +25,7 @@ const (
 func routes() []route {
 	return slices.Concat(seedRoutes(), sandboxRoutes(), accountRoutes(), installationRoutes(),
 		conversationRoutes(), settingsV1Routes(), profileRoutes(), organizationRoutes(), secretRoutes(), modelRoutes(),
-		agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), openRoutes())
+		agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), sessionRoutes(), openRoutes())
 }
 
 // seedRoutes are the seed document's endpoints of settings and conversations, and those around them.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/session"
 )
 
 // Server is the HTTP API of one node.
@@ -41,6 +43,9 @@ type Server struct {
 	router  *router
 	metrics *metrics
 	keys    *authenticator
+	// login is the page on which browsers sign in, signIns bounds what each address signs in.
+	login   *session.Page
+	signIns *limits.PerKey[netip.Prefix]
 	// live has the settings that Reload replaces; reloading guards the replacing, and conns, which
 	// Run sets.
 	live      atomic.Pointer[live]
@@ -81,7 +86,8 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 	s := &Server{
 		cfg: cfg, cluster: c, secrets: secrets, agents: agents, log: cfg.Logger,
 		metrics:    newMetrics(cfg.Registerer, routes()),
-		keys:       newAuthenticator(c),
+		login:      session.NewPage(),
+		signIns:    newSignIns(),
 		requests:   newRequestLog(),
 		settings:   newSettingsResponses(),
 		refused:    newSampler(failuresPerSecond),
@@ -90,6 +96,7 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		titles:     limits.NewPerKey[string](rate.Every(titlePause), titleBurst),
 		started:    time.Now(),
 	}
+	s.keys = newAuthenticator(c, s.placeOf)
 	s.calls = &request.Server{
 		Cluster: c, Secrets: secrets, Log: s.log, RequestTimeout: cfg.RequestTimeout,
 		Answers: limits.NewBudget(), Read: s.metrics.read,

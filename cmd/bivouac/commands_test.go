@@ -36,6 +36,7 @@ func TestCommands_WrongUsageIsOneLineAndExit2(t *testing.T) {
 		{"server --json --config testdata/config/good_full.hcl", "--json needs --check"},
 		{"monitor --log-level loud", `--log-level: "loud" must be one of "debug", "info", "warn", "error"`},
 		{"operator debug --duration 10ms", "--duration must be between 1s and 1h, got 10ms"},
+		{"ui extra", `unknown command "extra" for "bivouac ui"`},
 		{"keys", "bivouac keys needs one of its commands"},
 		{"keys create --user a", "--name is required"},
 		{"keys revoke", "accepts 1 arg(s), received 0"},

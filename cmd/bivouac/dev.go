@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/client"
+	"bivouac.dev/bivouac/httpapi/session"
 )
 
 // devOptions are the flags of `bivouac dev`.
@@ -110,7 +113,7 @@ func (p *program) runDev(ctx context.Context, o devOptions) error {
 		return c.begin(ctx, failed, o)
 	})
 	if err == nil {
-		c.greet(p.stdout)
+		c.greet(p.stdout, c.signInLink(ctx))
 		select {
 		case <-ctx.Done():
 		case err = <-failed:
@@ -130,11 +133,30 @@ func (p *program) runDev(ctx context.Context, o devOptions) error {
 	return nil
 }
 
-// greet prints how to use the cluster.
-func (c *devCluster) greet(w io.Writer) {
+// linkTimeout bounds how long the greeting waits for its link.
+const linkTimeout = 10 * time.Second
+
+// signInLink returns an address that signs a browser in. Without a code in it the page asks for the
+// key.
+func (c *devCluster) signInLink(ctx context.Context) string {
+	node := c.info().Nodes[0].HTTP
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
+	defer cancel()
+	link, err := newSignInLink(ctx, &client.Client{Address: node, Key: c.key.Value, HTTP: &http.Client{}})
+	if err != nil {
+		c.log.Warn("there is no link to sign in with", "error", err)
+		return node + session.Path
+	}
+	return link.URL
+}
+
+// greet prints how to use the cluster. link signs a browser in.
+func (c *devCluster) greet(w io.Writer, link string) {
 	info := c.info()
 	var b strings.Builder
 	fmt.Fprintf(&b, "Bivouac runs with %d nodes; everything is in %s\n\n", len(info.Nodes), c.layout.dir)
+	b.WriteString("Sign a browser in, once and within ten minutes (\"bivouac ui\" prints another link):\n\n")
+	fmt.Fprintf(&b, "  %s\n\n", link)
 	for _, n := range info.Nodes {
 		fmt.Fprintf(&b, "  %-8s %s\n", n.Name, n.HTTP)
 	}

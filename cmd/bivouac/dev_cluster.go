@@ -278,9 +278,9 @@ func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
 		return err
 	}
 	fresh := !c.nodes[0].app.store.View().AnyAPIKey()
-	if fresh { // below it the specs would lose their agents
+	if fresh { // below it specs have no agents, and browsers no sessions
 		err := c.wait(ctx, failed, func(n *devNode) error {
-			if v := n.app.store.View().ProtocolVersion(); v < fsm.VersionAgents {
+			if v := n.app.store.View().ProtocolVersion(); v < fsm.VersionSessions {
 				return fmt.Errorf("the cluster is at protocol version %d", v)
 			}
 			return nil

@@ -66,7 +66,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.statusCommand(), p.configCommand(), p.keysCommand(),
 		p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
-		p.conversationsCommand(),
+		p.conversationsCommand(), p.uiCommand(),
 		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.monitorCommand(), p.completionCommand(),
 		p.versionCommand(),
 		p.sandboxAgentCommand())
