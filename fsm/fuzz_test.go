@@ -26,7 +26,8 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&StartTaskAnswerBody{ID: "t2", Hash: genTaskSetup("setup").Hash, Accept: true},
 		&SandboxAcceptWorkspaceBody{ID: "sb-c1", Operator: true},
 		&SettingsPatchBody{Set: []string{"language"}}, &ProfilePutBody{Profile: Profile{
-			Kind: ProfileLLM, Name: "fast", ID: "p1", Model: "gpt-5", Key: SecretRef{Path: ProfileKeyPath("ada", "p1"), Version: 1},
+			Kind: ProfileLLM, Name: "fast", ID: "p1", Model: "gpt-5",
+			Key: SecretRef{Path: ProfileKeyPath("ada", "p1"), Version: 1},
 		}},
 		&ProfilePutBody{Profile: Profile{Kind: ProfileAgent, Name: "mine", ID: "p2", Document: json.RawMessage(`{}`)}},
 		&ProfileActivateBody{Kind: ProfileLLM, Name: "fast"}, &ProfileRenameBody{ProfileLLM, "fast", "slow"},

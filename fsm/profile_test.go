@@ -63,8 +63,9 @@ func TestProfile_ReplacedKeys(t *testing.T) {
 		Kind: ProfileLLM, Name: "fast", ID: "p1", Model: "m", Key: SecretRef{Path: "profile", Version: 1, Bytes: 4},
 	}}
 	f.do("ada", put)
-	f.do("ada", &ProfileActivateBody{Kind: ProfileLLM, Name: "fast"})
 	f.do("ada", &ProfileRenameBody{ProfileLLM, "fast", "slow"})
+	replaced(0)
+	f.do("ada", &ProfileActivateBody{Kind: ProfileLLM, Name: "slow"})
 	f.do("ada", &ProfileDeleteBody{ProfileLLM, "slow"})
 	replaced(0) // the settings have it
 	f.do("ada", put)
@@ -96,8 +97,10 @@ func TestProfilePut_Refused(t *testing.T) {
 			f.do("ada", &ProfilePutBody{Profile: p})
 		}
 	}
-	over := &ProfilePutBody{Profile: Profile{Kind: ProfileLLM, Name: "more", ID: "more", Key: SecretRef{Path: "p", Version: 1}}}
-	f.fails(CodeConflict, "ada", over)
+	over := &ProfilePutBody{Profile: Profile{
+		Kind: ProfileLLM, Name: "more", ID: "more", Key: SecretRef{Path: "p", Version: 1},
+	}}
+	_ = f.fails(CodeConflict, "ada", over)
 	if err := f.store.View().GrowthAdmission(f.command("ada", over)); err == nil || err.Code != CodeConflict {
 		t.Errorf("GrowthAdmission: %v", err)
 	}

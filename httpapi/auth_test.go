@@ -29,8 +29,11 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 	case "start_task.get":
 		path += "?ids=" + strings.Repeat("a", 32)
 	}
-	if strings.HasPrefix(r.name, "agent_profile.") {
-		path = strings.Replace(path, "/fast", map[bool]string{true: "/p2", false: "/mine"}[r.name == "agent_profile.activate"], 1)
+	switch {
+	case r.name == "agent_profile.activate":
+		path = strings.Replace(path, "/fast", "/p2", 1)
+	case strings.HasPrefix(r.name, "agent_profile."):
+		path = strings.Replace(path, "/fast", "/mine", 1)
 	}
 	switch r.name {
 	case "api_key.create":

@@ -79,7 +79,8 @@ func canaryBodies() []struct{ path, body string } {
 		{pathSecrets, `{"name":"N","value":"CANARY"}`},
 		{pathSecrets, `{"name":"N","value":["CANARY"],"description":{"a":"CANARY"}}`},
 		{pathAgentProfiles + "/mine", `{"llm_profile_ref":"fast","verification":{"critic_api_key":"CANARY"}}`},
-		{pathAgentProfiles + "/mine", `{"llm_profile_ref":"fast","condenser":{"url":"https://u:CANARY@h"},"CANARY":"CANARY"}`},
+		{pathAgentProfiles + "/mine", `{"llm_profile_ref":"fast","condenser":{"url":"https://u:CANARY@h"},` +
+			`"CANARY":"CANARY"}`},
 		{pathAgentProfiles + "/mine", `{"agent_kind":"acp","acp_command":["x","--token","CANARY"],"acp_args":"CANARY"}`},
 		{
 			pathConversations,

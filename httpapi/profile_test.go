@@ -147,7 +147,8 @@ func TestProfiles_Refused(t *testing.T) {
 func TestProfiles_NeedTheirVersion(t *testing.T) {
 	h := newHarness(t)
 	for path, body := range map[string]string{
-		pathAgentProfiles + "/mine": `{"llm_profile_ref":"fast"}`, pathLLMProfiles + "/fast": `{"llm":{"model":"m","api_key":"k"}}`,
+		pathAgentProfiles + "/mine":        `{"llm_profile_ref":"fast"}`,
+		pathLLMProfiles + "/fast":          `{"llm":{"model":"m","api_key":"k"}}`,
 		pathLLMProfiles + "/fast/activate": ``, pathSecrets: `{"name":"A","value":"b"}`,
 		pathSettingsV1: `{"llm_api_key":"k"}`,
 	} {
@@ -221,7 +222,8 @@ func TestStart_AgentProfile(t *testing.T) {
 	}
 	task := start(h.alice, `{"agent_profile_id":"p2","system_message_suffix":"And kind."}`, 200)
 	q := task.Request
-	if task.LLM == nil || task.LLM.Model != "openai/gpt-5" || task.LLM.Profile != "p1" || *q.ACPServer != fsm.AgentOpenHands ||
+	if task.LLM == nil || task.LLM.Model != "openai/gpt-5" || task.LLM.Profile != "p1" ||
+		*q.ACPServer != fsm.AgentOpenHands ||
 		*q.SystemMessageSuffix != "Be short.\n\nAnd kind." || *q.AgentProfileID != "p2" {
 		t.Errorf("the task has %+v and %+v", task.LLM, q)
 	}
@@ -239,7 +241,8 @@ func TestStart_AgentProfile(t *testing.T) {
 	h.do(h.alice, "POST", pathConversations, `{"agent_profile_id":"p2"}`).want(t, 404).is(t,
 		`{"detail":"LLM profile 'fast' of the agent profile 'mine' not found"}`)
 	// One whose agent speaks ACP names it and its model.
-	h.do(h.alice, "POST", pathAgentProfiles+"/mine", `{"agent_kind":"acp","acp_server":"gone","acp_model":"m"}`).want(t, 201)
+	acp := `{"agent_kind":"acp","acp_server":"gone","acp_model":"m"}`
+	h.do(h.alice, "POST", pathAgentProfiles+"/mine", acp).want(t, 201)
 	if res := h.do(h.alice, "POST", pathConversations, `{"agent_profile_id":"p2"}`).want(t, 422); !strings.Contains(
 		string(res.body), `has no agent`) {
 		t.Errorf("an agent that the spec does not have: %s", res.body)
@@ -250,7 +253,7 @@ func TestStart_AgentProfile(t *testing.T) {
 func TestProfiles_OfAgentCanvas(t *testing.T) {
 	h := newHarness(t).raised()
 	for path, body := range map[string]string{
-		pathLLMProfiles + "/fast": `{"llm":{"model":"openai/gpt-5","auth_type":"api_key","api_key":"k"},"include_secrets":true}`,
+		pathLLMProfiles + "/fast": `{"llm":{"model":"m","auth_type":"api_key","api_key":"k"},"include_secrets":true}`,
 		pathAgentProfiles + "/mine": `{"agent_kind":"openhands","schema_version":3,"llm_profile_ref":"fast",
 			"mcp_server_refs":null,"enable_sub_agents":false,"system_message_suffix":null,"tool_concurrency_limit":1,
 			"condenser":{"enabled":true,"condenser_kind":"llm_summarizing","max_size":240,"keep_first":2,"max_tokens":null,

@@ -37,8 +37,9 @@ func TestSettingsV1_ChangesWhatIsSent(t *testing.T) {
 	}
 	want := map[string]any{
 		"schema_version": 5.0, "agent_kind": "openhands", "agent": "CodeActAgent",
-		"llm":       map[string]any{"model": "openai/gpt-5", "base_url": "https://m.example.org/v1", "api_key": nil},
-		"condenser": map[string]any{"enabled": false, "max_size": 40.0}, "acp_server": nil, "acp_model": nil, "acp_command": nil,
+		"llm":        map[string]any{"model": "openai/gpt-5", "base_url": "https://m.example.org/v1", "api_key": nil},
+		"condenser":  map[string]any{"enabled": false, "max_size": 40.0},
+		"acp_server": nil, "acp_model": nil, "acp_command": nil,
 	}
 	if d := cmp.Diff(want, v1["agent_settings"]); d != "" {
 		t.Error(d)
@@ -75,13 +76,14 @@ func TestSettingsV1_Refused(t *testing.T) {
 		`{"error":"Use *_diff nested settings payloads instead of legacy keys",
 		"detail":"Use *_diff nested settings payloads instead of legacy keys",
 		"keys":["agent_settings","conversation_settings"]}`)
+	const diff = "body.agent_settings_diff"
 	for body, want := range map[string]string{
-		`{"agent_settings_diff":{"llm":{"model":5}}}`:                  "body.agent_settings_diff.llm.model string_type",
-		`{"agent_settings_diff":{"condenser":{"max_size":3}}}`:         "body.agent_settings_diff.condenser.max_size value_error",
-		`{"agent_settings_diff":{"agent_kind":"llm"}}`:                 "body.agent_settings_diff.agent_kind enum",
-		`{"agent_settings_diff":{"mcp_config":{"mcpServers":{}}}}`:     "body.agent_settings_diff.mcp_config value_error",
-		`{"conversation_settings_diff":{"confirmation_mode":"maybe"}}`: "body.conversation_settings_diff.confirmation_mode bool_parsing",
-		`{"llm_base_url":"https://u:p@h"}`:                             "body.llm_base_url value_error",
+		`{"agent_settings_diff":{"llm":{"model":5}}}`:              diff + ".llm.model string_type",
+		`{"agent_settings_diff":{"condenser":{"max_size":3}}}`:     diff + ".condenser.max_size value_error",
+		`{"agent_settings_diff":{"agent_kind":"llm"}}`:             diff + ".agent_kind enum",
+		`{"agent_settings_diff":{"mcp_config":{"mcpServers":{}}}}`: diff + ".mcp_config value_error",
+		`{"conversation_settings_diff":{"max_iterations":"a"}}`:    "body.conversation_settings_diff.max_iterations int_parsing",
+		`{"llm_base_url":"https://u:p@h"}`:                         "body.llm_base_url value_error",
 	} {
 		if got := summary(h.do(h.alice, "POST", pathSettingsV1, body).problems(t)); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: %v, want %s", body, got, want)
