@@ -38,6 +38,8 @@ type prompt struct {
 	noCalls bool
 	// onDelta is called with each part of a streamed answer; nil asks for no stream.
 	onDelta func(text, reasoning string)
+	// withdraw takes back what onDelta was called with.
+	withdraw func()
 }
 
 // answer is what a model answered.

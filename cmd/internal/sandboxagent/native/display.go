@@ -6,10 +6,12 @@ import (
 )
 
 // display sends the parts of an answer to who watches. Where an answer broke off and is asked for
-// again, it sends what goes on from what is shown, and nothing of an answer that differs: the final
-// event replaces both. A nil display shows nothing.
+// again, it sends what goes on from what is shown; what is not part of the next answer is withdrawn.
+// A nil display shows nothing.
 type display struct {
-	send            func(text, reasoning string)
+	send func(text, reasoning string)
+	// withdraw takes back the text that is shown.
+	withdraw        func()
 	text, reasoning track
 	sieve           sieve
 }
@@ -32,42 +34,64 @@ func (d *display) add(text, reasoning string) {
 	d.show(text, reasoning+thought)
 }
 
-// end shows what was held back.
+// end shows what was held back, and withdraws what is shown beyond the answer.
 func (d *display) end() {
-	if d != nil {
-		d.show(d.sieve.rest())
+	if d == nil {
+		return
+	}
+	d.show(d.sieve.rest())
+	if t := &d.text; t.at < len(t.shown) {
+		t.shown = t.shown[:t.at]
+		d.withdraw()
+		if len(t.shown) > 0 {
+			d.send(string(t.shown), "")
+		}
 	}
 }
 
 func (d *display) show(text, reasoning string) {
-	if text, reasoning = d.text.more(text), d.reasoning.more(reasoning); text != "" || reasoning != "" {
+	text, withdrawn := d.text.more(text)
+	if withdrawn {
+		d.withdraw()
+	}
+	// Thoughts can't be withdrawn: those of another answer are not shown.
+	reasoning, other := d.reasoning.more(reasoning)
+	if other {
+		reasoning = ""
+	}
+	if text != "" || reasoning != "" {
 		d.send(text, reasoning)
+	}
+}
+
+// fail withdraws what is shown of an answer that does not come.
+func (d *display) fail() {
+	if d != nil && len(d.text.shown) > 0 {
+		d.withdraw()
 	}
 }
 
 // track is a text that is shown already, and how far this try has come in it.
 type track struct {
-	shown   []byte
-	at      int
-	differs bool
+	shown []byte
+	at    int
 }
 
-func (t *track) restart() { t.at, t.differs = 0, false }
+func (t *track) restart() { t.at = 0 }
 
-// more is what of the next part is not shown yet.
-func (t *track) more(part string) string {
-	if t.differs {
-		return ""
-	}
+// more is what of the next part is not shown yet, and whether this try says something else than what
+// is shown; then all of it is new.
+func (t *track) more(part string) (text string, differs bool) {
 	known := t.shown[t.at:]
 	n := min(len(known), len(part))
 	if !bytes.Equal(known[:n], []byte(part[:n])) {
-		t.differs = true
-		return ""
+		t.shown = append(t.shown[:t.at:t.at], part...)
+		t.at = len(t.shown)
+		return string(t.shown), true
 	}
 	t.at += len(part)
 	t.shown = append(t.shown, part[n:]...)
-	return part[n:]
+	return part[n:], false
 }
 
 // sieve keeps thoughts and calls that are written into a text out of what is shown of it.

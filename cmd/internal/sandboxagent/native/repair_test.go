@@ -156,7 +156,9 @@ func TestDisplay_OfARepeatedAnswer(t *testing.T) {
 		want  string
 	}{
 		"the same":        {[][]string{{"Hel", "lo w"}, {"Hello", " world"}}, "Hello world"},
-		"another":         {[][]string{{"Hel", "lo w"}, {"Good", " day"}}, "Hello w"},
+		"another":         {[][]string{{"Hel", "lo w"}, {"Good", " day"}}, "Good day"},
+		"less":            {[][]string{{"Hello w"}, {"Hel"}}, "Hel"},
+		"partly another":  {[][]string{{"Hello w"}, {"Hello", " there"}, {"Help"}}, "Help"},
 		"a shorter first": {[][]string{{"Hello"}, {"He"}, {"Hello, ", "you"}}, "Hello, you"},
 		"thoughts":        {[][]string{{"<thi", "nk>no</th", "ink>", "yes"}}, "yes"},
 		"a call":          {[][]string{{"I call.", "<tool", "_call>{", "}</tool_call>"}}, "I call."},
@@ -164,7 +166,10 @@ func TestDisplay_OfARepeatedAnswer(t *testing.T) {
 		"an open end":     {[][]string{{"a <tool"}}, "a <tool"},
 	} {
 		shown, thought := "", ""
-		d := &display{send: func(text, reasoning string) { shown += text; thought += reasoning }}
+		d := &display{
+			send:     func(text, reasoning string) { shown += text; thought += reasoning },
+			withdraw: func() { shown = "" },
+		}
 		for _, try := range c.tries {
 			d.again()
 			for _, part := range try {
@@ -174,6 +179,9 @@ func TestDisplay_OfARepeatedAnswer(t *testing.T) {
 		d.end()
 		if shown != c.want || (name == "thoughts") != (thought == "no") {
 			t.Errorf("%s: shown %q, want %q; thought %q", name, shown, c.want, thought)
+		}
+		if d.fail(); shown != "" {
+			t.Errorf("%s: %q is shown of an answer that does not come", name, shown)
 		}
 	}
 }
@@ -224,5 +232,39 @@ func TestDialect_NothingToRepair(t *testing.T) {
 	_ = r.fails("LLMBadRequestError")
 	if n := len(r.server.Requests()); n != 1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// What was shown of an answer that broke off is withdrawn where the next one differs, and where none
+// comes. Nothing of that is stored.
+func TestStep_WithdrawsWhatBrokeOff(t *testing.T) {
+	t.Parallel()
+	for name, second := range map[string]modeltest.Answer{
+		"another answer": modeltest.Calls(finishing("Done.")),
+		"none":           {Fault: &modeltest.Fault{Kind: modeltest.Unauthorized}},
+	} {
+		r := newRig(t, modeltest.InOrder(
+			modeltest.Answer{Text: "I begin with a long text.", Fault: &modeltest.Fault{Kind: modeltest.Truncated}}, second))
+		r.say("go")
+		if name == "none" {
+			_ = r.fails("LLMAuthenticationError")
+		} else {
+			r.ends(engine.Finished)
+		}
+		var shown string
+		for _, e := range r.memory.sent {
+			switch e := e.(type) {
+			case *event.StreamingDelta:
+				shown += *e.Content
+			case *event.Message:
+				shown = "" // as the page does
+			}
+		}
+		stored := slices.ContainsFunc(all[*event.Message](r), func(m *event.Message) bool {
+			return m.LLMMessage.Text() == brokenOff
+		})
+		if shown != "" || stored {
+			t.Errorf("%s: %q is shown, stored: %v", name, shown, stored)
+		}
 	}
 }

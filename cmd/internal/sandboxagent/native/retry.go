@@ -42,7 +42,7 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 	}
 	var shown *display
 	if p.onDelta != nil {
-		shown = &display{send: p.onDelta}
+		shown = &display{send: p.onDelta, withdraw: p.withdraw}
 	}
 	for {
 		a, failed := c.fitting(ctx, p, shown)
@@ -57,6 +57,7 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 			wait = failed.wait
 		}
 		if !failed.retryable || retries == 0 || wait > longestRetryAfter {
+			shown.fail()
 			return nil, failed.result(c)
 		}
 		retries--

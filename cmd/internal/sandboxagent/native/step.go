@@ -43,7 +43,9 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 	if done, err := e.condense(ctx, model, events); done || err != nil {
 		return engine.Continue, err
 	}
-	p := prompt{messages: messages(view(events), true), tools: definitions(box), onDelta: e.delta}
+	p := prompt{
+		messages: messages(view(events), true), tools: definitions(box), onDelta: e.delta, withdraw: e.withdraw,
+	}
 	a, err := model.full(ctx, p)
 	var r *refusal
 	if errors.As(err, &r) {
@@ -65,6 +67,17 @@ func (e *Engine) delta(text, reasoning string) {
 		d.ReasoningContent = &reasoning
 	}
 	e.conv.Send(d)
+}
+
+// brokenOff stands in the place of what was shown of an answer that broke off.
+const brokenOff = "(The answer broke off.)"
+
+// withdraw takes back the parts of an answer that were sent: a message of the agent replaces them on
+// the page. It is not stored, as they were not.
+func (e *Engine) withdraw() {
+	m := userMessage(event.SourceAgent, brokenOff)
+	m.LLMMessage.Role = "assistant"
+	e.conv.Send(m)
 }
 
 const (
