@@ -3,6 +3,7 @@ package native
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
@@ -159,5 +160,50 @@ func TestWindow_OfARefusal(t *testing.T) {
 		if w.refused(text); w.limit != want {
 			t.Errorf("%s: %d, want %d", text, w.limit, want)
 		}
+	}
+}
+
+// A task of many steps comes to its end with a window that holds a few of its results, whether the
+// settings say how large it is or the server does when it refuses.
+func TestCondense_ASmallWindow(t *testing.T) {
+	t.Parallel()
+	const window, steps = 10_000, 25
+	for name, limit := range map[string]int{"told": window, "found out": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var done, refused atomic.Int32
+			script := &modeltest.Script{Func: func(r modeltest.Request) (modeltest.Answer, bool) {
+				tokens := len(r.Body) / bytesPerToken
+				switch {
+				case tokens > window:
+					refused.Add(1)
+					return modeltest.Answer{Fault: &modeltest.Fault{Kind: modeltest.ContextLength, Message: fmt.Sprintf(
+						"This model's maximum context length is %d tokens. However, your messages resulted in %d.", window, tokens)}}, true
+				case len(r.Tools) == 0:
+					return modeltest.Text(fmt.Sprintf("%d steps are done", done.Load())), true
+				case done.Load() == steps:
+					return modeltest.Calls(finishing("Done.")), true
+				}
+				a := modeltest.Calls(echo(fmt.Sprintf("%d %s", done.Add(1), strings.Repeat("x", 8000))))
+				a.Usage = &modeltest.Usage{Prompt: tokens, Completion: 100}
+				return a, true
+			}}
+			r := newRig(t, script, func(s *engine.Setup) {
+				streamed := false
+				s.Agent.LLM.MaxInputTokens, s.Agent.LLM.Stream = limit, &streamed
+			})
+			r.add(newProbe("echo"))
+			r.say("go")
+			outcome := engine.Continue
+			for n := 0; outcome == engine.Continue; n++ {
+				var err error
+				if outcome, err = r.Step(t.Context()); err != nil || n > 5*steps {
+					t.Fatalf("after %d steps: %v", done.Load(), err)
+				}
+			}
+			if done.Load() != steps || refused.Load() > 3 {
+				t.Errorf("%d steps are done, %d requests were refused", done.Load(), refused.Load())
+			}
+		})
 	}
 }
