@@ -1,6 +1,6 @@
-// Command bivouac is the whole program: a node of the control plane
-// (`bivouac server`), the embedded development cluster (`bivouac dev`), and the
-// operator's commands (status, keys, specs, users, tls, operator).
+// Command bivouac is the whole program: a node of the control plane (`bivouac server`), the
+// embedded development cluster (`bivouac dev`), the operator's commands (status, keys, specs, users,
+// tls, operator), and those of users (login, run, conversations, sandboxes).
 //
 // It handles flags, environment variables, configuration files and signals. Only it imports
 // every other package and connects them: the secret store to httpapi and scheduler, the cluster
@@ -13,6 +13,29 @@
 //	   on stdout)
 //	2  wrong usage: a flag, an argument, or a file with mistakes (stderr has every
 //	   mistake, with file and line); `bivouac status`: something is wrong (stdout says what)
+//	3  the run of `bivouac run`, `conversations attach` and `send` is stuck, or at a limit of
+//	   iterations or cost
+//	4  what the agent asked to do was rejected, and its run has ended
+//	130  the run was interrupted or left, or the prompt of login was
+//
+// `sandboxes exec` ends with the exit code of its command.
+//
+// # The login
+//
+// Commands that call the API take the nodes' addresses, an API key and a CA certificate from flags
+// (--address, --api-key-file, --ca-file), else from BIVOUAC_ADDR, BIVOUAC_API_KEY and BIVOUAC_CACERT,
+// else from the file of `bivouac login`, $XDG_CONFIG_HOME/bivouac/login.json (~/.config without it).
+// The file's key is sent to the file's addresses only, and a file that others can read is refused.
+// Of several addresses, with commas, the next one is asked where one can't be reached or answers
+// 503; a request that may have been carried out is repeated there only if that does no harm.
+//
+// # Following a run
+//
+// `run`, `conversations attach` and `send` read the conversation's events over a WebSocket through
+// the proxy of a node. Where it ends, the next one begins with the time of the last event, and what
+// came twice is dropped by its id. The run has ended when a status says so and all that was stored
+// at the opening of the socket has arrived. Texts of models, tools and users are printed without
+// what a terminal would obey.
 //
 // # Configuration of `bivouac server`
 //

@@ -68,7 +68,7 @@ func TestDoctor_LooksAtTheMachine(t *testing.T) {
 	has(t, out, "", "data_dir: "+n.path("data")+": a small write is on the disk after ")
 	has(t, out, "fail  nomad: http://127.0.0.1:1 does not answer: ", "look at nomad { address }")
 	has(t, out, "fail  vault: http://127.0.0.1:1 does not answer: ", "look at vault { address }")
-	has(t, out, "warn  cluster: not asked: ", "an operator's API key is needed")
+	has(t, out, "warn  cluster: not asked: ", "an API key is needed")
 	if left, err := os.ReadDir(n.path("data")); err != nil || len(left) > 0 {
 		t.Errorf("it left %v, %v", left, err)
 	}
@@ -206,7 +206,7 @@ func TestDoctor_LooksAtTheCluster(t *testing.T) {
 	_, out = doctor(t, env, "--config", n.path("node.hcl"))
 	has(t, out, `warn  node_name: "n7" is no member of the cluster yet`, "")
 	if code, _, stderr := runCommand(t, nil, "operator", "doctor"); code != exitUsage ||
-		!strings.Contains(stderr, "an operator's API key is needed") {
+		!strings.Contains(stderr, "an API key is needed") {
 		t.Errorf("with neither a file nor a key: exit %d: %s", code, stderr)
 	}
 }

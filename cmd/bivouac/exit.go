@@ -10,6 +10,10 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// Those of a run; see runCommand.
+	exitLimit       = 3
+	exitRejected    = 4
+	exitInterrupted = 130
 )
 
 // usageError marks an error that the caller can correct: a flag, an argument or a file. The

@@ -8,16 +8,22 @@ import (
 	"syscall"
 )
 
-// main maps flags and signals to program.run. The first SIGINT or SIGTERM ends the context, a
-// second one the process. SIGHUP reads the configuration again.
+// main maps flags and signals to program.run. The first SIGINT or SIGTERM ends the context, a second
+// one the process, or what a command waits for with program.again. SIGHUP reads the configuration again.
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
+	again := make(chan struct{})
 	ends := make(chan os.Signal, 2)
 	signal.Notify(ends, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		<-ends
 		cancel()
 		<-ends
+		select {
+		case again <- struct{}{}:
+			return
+		default:
+		}
 		fmt.Fprintln(os.Stderr, "bivouac: told twice to stop; stopped at once")
 		os.Exit(exitFailed)
 	}()
@@ -35,6 +41,8 @@ func main() {
 		}
 	}()
 
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, reload: reload}
+	p := &program{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, reload: reload, again: again,
+	}
 	os.Exit(p.run(ctx, os.Args[1:]))
 }

@@ -74,6 +74,10 @@ func TestDev_ACodeOpensOnceOnEveryNode(t *testing.T) {
 		}
 		return out
 	}
+	page := strings.TrimSpace(command("open", id, "WORKER_1"))
+	if _, code, is := strings.Cut(page, "#bivouac="); !is || r.all[2].open(t, id, code) != http.StatusOK {
+		t.Errorf("the command opens %s", page)
+	}
 	link := command("share", id, "WORKER_1", "--for", "1h")
 	_, token, is := strings.Cut(strings.SplitN(link, "\n", 2)[0], "#bivouac=")
 	if !is || r.all[0].open(t, id, token) != http.StatusOK {

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 
-	"github.com/mattn/go-isatty"
+	"golang.org/x/term"
 	"golang.org/x/text/runes"
 	"golang.org/x/text/transform"
 )
@@ -22,20 +26,53 @@ func printableRune(r rune) rune {
 	return unicode.ReplacementChar
 }
 
+// printableText is printable for a text of several lines.
+func printableText(s string) string {
+	return strings.Map(printableInText, strings.ReplaceAll(s, "\r\n", "\n"))
+}
+
+func printableInText(r rune) rune {
+	if r == '\n' || r == '\t' {
+		return r
+	}
+	return printableRune(r)
+}
+
+// printableJSON is a JSON text in one line that a terminal shows as it is: what it would obey is
+// escaped.
+func printableJSON(raw []byte) ([]byte, error) {
+	var line bytes.Buffer
+	if err := json.Compact(&line, raw); err != nil {
+		return nil, err
+	}
+	var safe strings.Builder
+	for _, r := range line.String() {
+		if unicode.IsPrint(r) {
+			safe.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&safe, `\u%04x`, unit)
+		}
+	}
+	return []byte(safe.String()), nil
+}
+
+// isTerminal reports whether a command's input or output is a terminal.
+func isTerminal(stream any) (*os.File, bool) {
+	f, isFile := stream.(*os.File)
+	return f, isFile && term.IsTerminal(int(f.Fd()))
+}
+
 // printableLog is a log as w may have it: line by line but without control characters where w is a
 // terminal, else as it is.
 func printableLog(log io.Reader, w io.Writer) io.Reader {
-	if f, isFile := w.(*os.File); !isFile || !isatty.IsTerminal(f.Fd()) {
+	if _, is := isTerminal(w); !is {
 		return log
 	}
 	return printableLines(log)
 }
 
 func printableLines(log io.Reader) io.Reader {
-	return transform.NewReader(log, runes.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return r
-		}
-		return printableRune(r)
-	}))
+	return transform.NewReader(log, runes.Map(printableInText))
 }

@@ -20,6 +20,9 @@ type program struct {
 	// reload receives when the operator asks to read the configuration again (SIGHUP). A nil
 	// channel never receives.
 	reload <-chan struct{}
+	// again receives when the program is asked to stop a second time, if something waits for it then;
+	// else the process ends. A nil channel never receives.
+	again <-chan struct{}
 }
 
 // run runs one command line and returns the exit code. ctx ends when the program is asked to
@@ -46,10 +49,13 @@ func (p *program) rootCommand() *cobra.Command {
 "bivouac server" runs one node of a real one, on Nomad and Vault.
 "bivouac status" shows how a cluster is, and what is wrong with it.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+"bivouac run" gives an agent a task, and shows its work.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage; "bivouac run" has more.`,
 		Example: `  bivouac dev
   bivouac server --config /etc/bivouac/node.hcl
-  bivouac status`,
+  bivouac login
+  bivouac run "Fix the failing test"`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -65,8 +71,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		return usagef("%w (see %q)", err, cmd.CommandPath()+" --help")
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.statusCommand(), p.configCommand(), p.keysCommand(),
-		p.specsCommand(), p.usersCommand(), p.sandboxesCommand(),
-		p.conversationsCommand(), p.uiCommand(),
+		p.specsCommand(), p.usersCommand(), p.sandboxesCommand(), p.conversationsCommand(), p.runCommand(),
+		p.loginCommand(), p.logoutCommand(), p.uiCommand(),
 		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.monitorCommand(), p.completionCommand(),
 		p.versionCommand(),
 		p.sandboxAgentCommand())

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -25,8 +24,9 @@ func (p *program) sandboxesShareCommand() *cobra.Command {
 		Long: `Share a port of your own sandbox until a time. The key is a user's. The link is
 printed once and stored nowhere. It opens the page of that port and nothing else,
 and a new key of the sandbox ends it.`,
-		Example: "  bivouac sandboxes share 5pYq0XbLr2kTc8Vn WORKER_1 --for 2h",
-		Args:    cobra.ExactArgs(2),
+		Example:           "  bivouac sandboxes share 5pYq0XbLr2kTc8Vn WORKER_1 --for 2h",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: p.completeSandbox(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lasts <= 0 {
 				return usagef("--for must be positive, is %s", lasts)
@@ -98,7 +98,8 @@ any user's sandbox, with a user's key of an own one. Pages and streams that they
 opened end.`,
 		Example: `  bivouac sandboxes unshare 5pYq0XbLr2kTc8Vn WORKER_1
   bivouac sandboxes unshare 5pYq0XbLr2kTc8Vn WORKER_1 --id 0pG2sYb8MzQ4Lr1T`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: p.completeSandbox(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := p.client(&api)
 			if err != nil {
@@ -124,8 +125,7 @@ opened end.`,
 func (p *program) ofEither(cmd *cobra.Command, c *client.Client, method, path string, out any) error {
 	return withProgress(cmd.Context(), p.stderr, "waiting for "+c.Address, func(ctx context.Context) error {
 		err := c.Call(ctx, method, sandboxesPath+path, nil, out)
-		var refused *client.Error
-		if errors.As(err, &refused) && refused.Status == http.StatusForbidden {
+		if isNoOperator(err) {
 			return c.Call(ctx, method, ownSandboxesPath+path, nil, out)
 		}
 		return err

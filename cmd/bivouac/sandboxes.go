@@ -13,15 +13,16 @@ import (
 const sandboxesPath = "/api/v1/operator/sandboxes"
 
 func (p *program) sandboxesCommand() *cobra.Command {
-	return groupCommand("sandboxes", "List, show, pause, resume and delete any user's sandboxes, "+
-		"read their logs, replace their keys",
-		p.sandboxesListCommand(), p.sandboxesShowCommand(), p.sandboxesLogsCommand(),
-		p.sandboxActCommand("pause", "Pause any user's sandbox", http.MethodPost, "/pause", "pauses"),
-		p.sandboxActCommand("resume", "Resume any user's sandbox, within the user's limits", http.MethodPost, "/resume",
+	return groupCommand("sandboxes",
+		"List, show, use, pause, resume and delete sandboxes: your own, or with an operator's key any user's",
+		p.sandboxesListCommand(), p.sandboxesShowCommand(), p.sandboxesLogsCommand(), p.sandboxesExecCommand(),
+		p.sandboxesCopyCommand(), p.sandboxesOpenCommand(),
+		p.sandboxActCommand("pause", "Pause a sandbox", http.MethodPost, "/pause", "pauses"),
+		p.sandboxActCommand("resume", "Resume a sandbox, within its user's limits", http.MethodPost, "/resume",
 			"resumes"),
-		p.sandboxActCommand("rotate-key", "Replace the key of any user's sandbox; a running one starts again",
+		p.sandboxActCommand("rotate-key", "Replace the key of a sandbox; a running one starts again",
 			http.MethodPost, "/rotate-key", "gets another key"),
-		p.sandboxActCommand("delete", "Delete any user's sandbox and its workspace", http.MethodDelete, "", "is deleted"),
+		p.sandboxActCommand("delete", "Delete a sandbox and its workspace", http.MethodDelete, "", "is deleted"),
 		p.sandboxesShareCommand(), p.sandboxesSharesCommand(), p.sandboxesUnshareCommand())
 }
 
@@ -31,18 +32,22 @@ func (p *program) sandboxesListCommand() *cobra.Command {
 	var user string
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the sandboxes of all users, or of one",
-		Long: `List the sandboxes of all users by id, or of one user, newest first. The nodes
-log each such call with the id of the key.`,
-		Example: `  bivouac sandboxes list --all
+		Short: "List your sandboxes; with an operator's key those of all users, or of one",
+		Long: `List your sandboxes, newest first; with an operator's key those of all users by id,
+or of one user. The nodes log each such call with the id of the key.`,
+		Example: `  bivouac sandboxes list
+  bivouac sandboxes list --all
   bivouac sandboxes list --user ada --json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if all == (user != "") {
+			if all && user != "" {
 				return usagef("give --all or --user NAME")
 			}
 			c, err := p.client(&api)
 			if err != nil {
 				return err
+			}
+			if !all && user == "" {
+				return p.listOwnSandboxes(cmd, c, &api)
 			}
 			list, err := listAll[wire.OwnedSandbox](cmd, p, c, sandboxesPath, user)
 			if err != nil {
@@ -70,11 +75,13 @@ func (p *program) sandboxActCommand(name, short, method, suffix, done string) *c
 	var api apiFlags
 	var yes bool
 	cmd := &cobra.Command{
-		Use:     name + " SANDBOX",
-		Short:   short,
-		Long:    short + ". The nodes log the call with the id of the key.",
-		Example: "  bivouac sandboxes " + name + " 5pYq0XbLr2kTc8Vn",
-		Args:    cobra.ExactArgs(1),
+		Use:   name + " SANDBOX",
+		Short: short,
+		Long: short + `: your own, or with an operator's key any user's. The nodes log an
+operator's call with the id of the key.`,
+		Example:           "  bivouac sandboxes " + name + " 5pYq0XbLr2kTc8Vn",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: p.completeSandbox(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := p.client(&api)
 			if err != nil {
@@ -85,7 +92,7 @@ func (p *program) sandboxActCommand(name, short, method, suffix, done string) *c
 					return err
 				}
 			}
-			if err := p.waiting(cmd, c, method, sandboxesPath+"/"+url.PathEscape(args[0])+suffix, nil, nil); err != nil {
+			if err := p.ofEither(cmd, c, method, "/"+url.PathEscape(args[0])+suffix, nil); err != nil {
 				return err
 			}
 			return p.done(&api, map[string]string{"sandbox": args[0]}, "sandbox %s %s", args[0], done)

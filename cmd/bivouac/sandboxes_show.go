@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,18 +20,24 @@ func (p *program) sandboxesShowCommand() *cobra.Command {
 	var api apiFlags
 	cmd := &cobra.Command{
 		Use:   "show SANDBOX",
-		Short: "Show any user's sandbox",
-		Long:  "Show any user's sandbox, with neither its key nor its URLs." + logged,
+		Short: "Show your sandbox, or with an operator's key any user's",
+		Long: "Show your sandbox, or with an operator's key any user's, with neither its key nor its\nURLs." +
+			logged,
 		Example: `  bivouac sandboxes show 5pYq0XbLr2kTc8Vn
   bivouac sandboxes show 5pYq0XbLr2kTc8Vn --json`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: p.completeSandbox(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := p.client(&api)
 			if err != nil {
 				return err
 			}
 			var s wire.OwnedSandbox
-			if err := p.waiting(cmd, c, http.MethodGet, sandboxesPath+"/"+url.PathEscape(args[0]), nil, &s); err != nil {
+			err = p.waiting(cmd, c, http.MethodGet, sandboxesPath+"/"+url.PathEscape(args[0]), nil, &s)
+			if isNoOperator(err) {
+				return p.showOwnSandbox(cmd, c, &api, args[0])
+			}
+			if err != nil {
 				return err
 			}
 			if api.asJSON {
@@ -83,15 +87,17 @@ func (p *program) sandboxesLogsCommand() *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
 		Use:   "logs SANDBOX",
-		Short: "Print what any user's sandbox wrote",
-		Long: `Print the end of what any user's sandbox wrote, and with --follow what it writes
-from then on, until it stops. Where it wrote to stdout and to stderr, each part
-says which it is. --previous prints the run before the newest one: each start of
-a sandbox is a run. The nodes log the call with the id of the key.`,
+		Short: "Print what a sandbox wrote: your own, or with an operator's key any user's",
+		Long: `Print the end of what a sandbox wrote, your own or with an operator's key any
+user's, and with --follow what it writes from then on, until it stops. Where it wrote
+to stdout and to stderr, each part says which it is. --previous prints the run before
+the newest one: each start of a sandbox is a run. The nodes log an operator's call with
+the id of the key.`,
 		Example: `  bivouac sandboxes logs 5pYq0XbLr2kTc8Vn
   bivouac sandboxes logs --follow --tail 0 5pYq0XbLr2kTc8Vn
   bivouac sandboxes logs --previous --stream stderr 5pYq0XbLr2kTc8Vn`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: p.completeSandbox(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			query, err := f.query()
 			if err != nil {
@@ -101,7 +107,7 @@ a sandbox is a run. The nodes log the call with the id of the key.`,
 			if err != nil {
 				return err
 			}
-			return p.printLog(cmd.Context(), c, sandboxesPath+"/"+url.PathEscape(args[0])+"/logs?"+query.Encode())
+			return p.printLog(cmd.Context(), c, "/"+url.PathEscape(args[0])+"/logs?"+query.Encode())
 		},
 	}
 	api.register(cmd)
@@ -110,19 +116,6 @@ a sandbox is a run. The nodes log the call with the id of the key.`,
 	cmd.Flags().StringVar(&f.stream, "stream", "all", `"all", "stdout" or "stderr"`)
 	cmd.Flags().IntVar(&f.tail, "tail", 64<<10, "how much of the end of each stream, in bytes")
 	return cmd
-}
-
-// printLog copies a log until it ends. An interrupt is an ordinary end of one that is followed.
-func (p *program) printLog(ctx context.Context, c *client.Client, path string) error {
-	log, err := c.Follow(ctx, path)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	if _, err := io.Copy(p.stdout, printableLog(log, p.stdout)); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-		return fmt.Errorf("reading the log from %s: %w", c.Address, err)
-	}
-	return nil
 }
 
 // printFacts prints the names and values of one object. What is not printable is replaced.

@@ -448,7 +448,7 @@ func TestServer_ServesHTTPSWithACertificateThatMayChange(t *testing.T) {
 	n := s.nodes[0]
 	ca := filepath.Join(s.dir, "tls", "ca.pem")
 	n.start()
-	transport, err := clientTransport(ca)
+	transport, err := clientTransport(ca, false)
 	if err != nil {
 		t.Fatal(err)
 	}

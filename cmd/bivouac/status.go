@@ -6,11 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/mattn/go-isatty"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cluster"
@@ -144,8 +143,8 @@ func unaskedMembers(status wire.Status, err error) []cluster.Member {
 // watchStatus prints one picture after the other until ctx ends. On a terminal each replaces the
 // one before.
 func (p *program) watchStatus(ctx context.Context, c *client.Client, interval time.Duration, asJSON bool) error {
-	file, isFile := p.stdout.(*os.File)
-	redraw := isFile && isatty.IsTerminal(file.Fd()) && !asJSON
+	_, redraw := isTerminal(p.stdout)
+	redraw = redraw && !asJSON
 	for {
 		s, err := readStatus(ctx, c)
 		if ctx.Err() != nil {
@@ -156,8 +155,9 @@ func (p *program) watchStatus(ctx context.Context, c *client.Client, interval ti
 			return err
 		}
 		if redraw { // home, each line cleared to its end, then what is below
-			picture = append([]byte("\x1b[H"), bytes.ReplaceAll(picture, []byte("\n"), []byte("\x1b[K\n"))...)
-			picture = append(picture, "\x1b[J"...)
+			picture = append([]byte(ansi.CursorHomePosition),
+				bytes.ReplaceAll(picture, []byte("\n"), []byte(ansi.EraseLineRight+"\n"))...)
+			picture = append(picture, ansi.EraseScreenBelow...)
 		} else if !asJSON {
 			picture = append(picture, '\n')
 		}

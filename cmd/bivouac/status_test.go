@@ -288,7 +288,9 @@ func TestStatus_WatchRedrawsOnATerminal(t *testing.T) {
 	t.Parallel()
 	master, tty := openTerminal(t)
 	ctx, stop := context.WithCancel(t.Context())
-	p := &program{stdout: tty, stderr: io.Discard, getenv: func(string) string { return "key" }}
+	p := &program{stdout: tty, stderr: io.Discard, getenv: func(name string) string {
+		return map[string]string{"BIVOUAC_API_KEY": "key"}[name]
+	}}
 	ended := make(chan int, 1)
 	go func() {
 		ended <- p.run(ctx, []string{"status", "--watch", "--interval", "100ms", "--address", statusServer(t)})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -55,12 +56,23 @@ func TestReadme_Session(t *testing.T) {
 			t.Errorf("the session's output lacks %s:\n%s", want, out)
 		}
 	}
+	checkRun(t, blocks(string(readme), "text run"), string(out))
 	for _, key := range []string{"sk-example", "sk-demo"} {
 		if strings.Contains(string(out), key) {
 			t.Errorf("the LLM key %s came back in an answer", key)
 		}
 	}
 	dev.interrupt(t)
+}
+
+// checkRun compares what `bivouac run` printed with what the README shows, but for the conversation.
+func checkRun(t *testing.T, shown, printed string) {
+	t.Helper()
+	conversation := regexp.MustCompile(`(?m)^conversation [0-9a-f]{32}$`)
+	if want := conversation.ReplaceAllString(shown, conversation.FindString(printed)); want == "" ||
+		!strings.Contains(printed, want) {
+		t.Errorf("bivouac run does not print\n%s\nbut\n%s", want, printed)
+	}
 }
 
 // blocks joins the fenced blocks with the info string.

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+)
+
+// TestShown_Events: what people see of each kind of event, of the native engine and of ACP agents.
+func TestShown_Events(t *testing.T) {
+	action := func(tool, action string) string {
+		return `{"kind":"ActionEvent","thought":[],"tool_name":"` + tool + `","action":` + action +
+			`,"tool_call":{"arguments":"{\"q\":1}"}}`
+	}
+	observed := func(tool, rest string) string {
+		return `{"kind":"ObservationEvent","tool_name":"` + tool + `","observation":{` + rest + `}}`
+	}
+	output := func(text string) string { return `"content":[{"type":"text","text":"` + text + `"}]` }
+	for _, c := range []struct{ event, want string }{
+		{`{"kind":"MessageEvent","source":"user","llm_message":{"content":[{"type":"text","text":"a\nb"}]}}`, "> a\n> b"},
+		{`{"kind":"MessageEvent","source":"agent","llm_message":{"content":[{"type":"text","text":"a"}]}}`, "a"},
+		{`{"kind":"MessageEvent","source":"environment","llm_message":{"content":[{"type":"text","text":"a"}]}}`, ""},
+		{action("terminal", `{"command":"ls\npwd"}`), "$ ls\n  pwd"},
+		{action("terminal", `{"command":"C-c","is_input":true}`), "$ < C-c"},
+		{action("file_editor", `{"command":"create","path":"/a"}`), "file_editor: create /a"},
+		{action("think", `{"thought":"hm"}`), "hm"},
+		{action("finish", `{"message":"done"}`), ""},
+		{action("fetch", `{"data":{}}`), `fetch {"q":1}`},
+		{action("terminal", `null`), `terminal {"q":1}`},
+		{observed("terminal", output(`a\r\nb\n`)+`,"exit_code":0`), "  a\n  b"},
+		{observed("terminal", output("")+`,"exit_code":2`), "  exit 2"},
+		{observed("terminal", output(strings.Repeat(`x\n`, 14))+`,"exit_code":-1`),
+			"  ... 2 lines" + strings.Repeat("\n  x", 12)},
+		{observed("file_editor", output("the file")), ""},
+		{observed("file_editor", output("no such file")+`,"is_error":true`), "  no such file"},
+		{`{"kind":"UserRejectObservation","rejection_reason":"no"}`, "rejected: no"},
+		{`{"kind":"AgentErrorEvent","tool_name":"fetch","error":"bad"}`, "fetch: bad"},
+		{`{"kind":"ConversationErrorEvent","code":"DiskFull","detail":"full"}`, "error DiskFull: full"},
+		{`{"kind":"ServerErrorEvent","code":"InvalidFrame","detail":"no"}`, "error InvalidFrame: no"},
+		{`{"kind":"Condensation"}`, "the conversation's history was shortened"},
+		{`{"kind":"HookExecutionEvent","blocked":true,"reason":"never"}`, "a hook forbids it: never"},
+		{`{"kind":"HookExecutionEvent"}`, ""},
+		{`{"kind":"ACPToolCallEvent","tool_call_id":"1","title":"Read a"}`, "* Read a"},
+		{`{"kind":"ACPToolCallEvent","tool_call_id":"1","title":"Read a","status":"completed"}`, ""},
+		{`{"kind":"ACPToolCallEvent","tool_call_id":"1","title":"Read a","status":"failed"}`, "failed: Read a"},
+		{`{"kind":"ConversationStateUpdateEvent","key":"stats","value":{}}`, ""},
+		{`{"kind":"AnEventOfTheFuture"}`, ""},
+	} {
+		e, err := event.Decode([]byte(c.event))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := transcript{calls: map[string]bool{}}
+		if strings.Contains(c.event, `"status":`) {
+			s.calls["1"] = true
+		}
+		if got := s.text(e); got != c.want {
+			t.Errorf("%s is shown as %q, want %q", c.event, got, c.want)
+		}
+	}
+	var s transcript
+	for _, part := range []string{"one\ntw", "o", " ", "words\n"} {
+		s.text(&event.StreamingDelta{Content: &part})
+	}
+	if s.activity() != "two words" {
+		t.Errorf("the live line is %q", s.activity())
+	}
+}
