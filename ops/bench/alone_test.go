@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -91,6 +92,12 @@ func (a *alone) do(t testing.TB, method, path string, in, out any) {
 	}
 }
 
+// soon asks without waiting a second for the kernel to send a connection's lost SYN again: docker
+// drops those that come before a container has its network.
+var soon = &http.Client{Transport: &http.Transport{
+	DialContext: (&net.Dialer{Timeout: 10 * pace}).DialContext, DisableKeepAlives: true,
+}}
+
 // answers waits until the port of an allocation other than that one accepts connections, and
 // returns the allocation.
 func (a *alone) answers(t testing.TB, id, other string) (alloc string) {
@@ -104,7 +111,7 @@ func (a *alone) answers(t testing.TB, id, other string) (alloc string) {
 		if port == 0 {
 			return errors.New("not placed")
 		}
-		return testcluster.Client{Base: fmt.Sprintf("http://%s:%d", host, port)}.Get("/health", nil)
+		return testcluster.Client{Base: fmt.Sprintf("http://%s:%d", host, port), HTTP: soon}.Get("/health", nil)
 	})
 	return alloc
 }

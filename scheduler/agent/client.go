@@ -68,7 +68,7 @@ func New(cfg Config) *Client {
 	if cfg.Transport == nil {
 		cfg.Transport = &http.Transport{
 			Proxy:       nil,
-			DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
+			DialContext: dial((&net.Dialer{}).DialContext, lostAfter, 3*time.Second),
 			// One connection per sandbox stays open between probes, so that a claim finds it; the
 			// second is for concurrent calls.
 			MaxIdleConns:          4096,
