@@ -134,7 +134,7 @@ func wholeSettings(o decode.Object) (sent []string) {
 	return sent
 }
 
-// handleSettingsV1Get handles GET /api/v1/settings.
+// handleSettingsV1Get handles GET /api/v1/settings. A user who has stored nothing has the defaults.
 func (s *Server) handleSettingsV1Get(c *call) (response.Response, error) {
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
@@ -144,8 +144,8 @@ func (s *Server) handleSettingsV1Get(c *call) (response.Response, error) {
 		return response.Response{}, err
 	}
 	stored := v.Settings(c.Caller.User)
-	if stored == nil {
-		return response.Response{}, errSettingsNotFound()
+	if stored == nil { // Agent Canvas shows no form after a 404
+		stored = &fsm.Settings{UserID: c.Caller.User, Values: fsm.DefaultSettings()}
 	}
 	mcp := json.RawMessage("null")
 	if !stored.MCPConfig.IsZero() {

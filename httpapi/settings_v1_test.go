@@ -12,8 +12,12 @@ import (
 // The two views have one row: what one writes the other reads.
 func TestSettingsV1_ChangesWhatIsSent(t *testing.T) {
 	h := newHarness(t).raised()
-	h.do(h.alice, "GET", pathSettingsV1, "").want(t, 404).is(t,
-		`{"error":"Settings not found","detail":"Settings not found"}`)
+	var fresh map[string]any
+	h.do(h.alice, "GET", pathSettingsV1, "").want(t, 200).json(t, &fresh)
+	if fresh["llm_api_key_set"] != false || fresh["enable_default_condenser"] != true || fresh["llm_model"] != nil {
+		t.Errorf("before anything is stored: %v", fresh)
+	}
+	h.do(h.alice, "GET", settingsPath, "").want(t, 404) // V0 says so
 	h.do(h.alice, "POST", settingsPath, `{"language":"de","llm_model":"openai/gpt-5","llm_api_key":"sk-1","email":"a@b",
 		"mcp_config":{"sse_servers":["https://a.example.org"]}}`).want(t, 200)
 	h.do(h.alice, "POST", pathSettingsV1, `{"agent_settings_diff":{"llm":{"base_url":"https://m.example.org/v1",
@@ -89,7 +93,7 @@ func TestSettingsV1_Refused(t *testing.T) {
 			t.Errorf("%s: %v, want %s", body, got, want)
 		}
 	}
-	h.do(h.alice, "GET", pathSettingsV1, "").want(t, 404)
+	h.do(h.alice, "GET", settingsPath, "").want(t, 404)
 }
 
 // The forms have what is stored, and every field of a form can be stored.
