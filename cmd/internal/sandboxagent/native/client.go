@@ -51,6 +51,7 @@ type answer struct {
 	finish    string
 	usage     openai.Usage
 	cost      *float64 // what the server says that it cost
+	cuts      bool     // it was found that the server leaves out parts of long requests
 }
 
 // client calls one model. A call goes this way: request makes it, dialect.fit fits it to the server,

@@ -207,3 +207,39 @@ func TestCondense_ASmallWindow(t *testing.T) {
 		})
 	}
 }
+
+// A server that cuts long requests in silence is found out by what it counts, once; the conversation
+// says so and is kept short enough.
+func TestCondense_AServerThatCutsInSilence(t *testing.T) {
+	t.Parallel()
+	const window, steps = 6000, 20
+	var done, long atomic.Int32
+	script := &modeltest.Script{Func: func(r modeltest.Request) (modeltest.Answer, bool) {
+		if len(r.Tools) == 0 {
+			return modeltest.Text("so far"), true
+		}
+		tokens := len(r.Body) / bytesPerToken
+		if tokens > 2*window {
+			long.Add(1)
+		}
+		a := modeltest.Calls(finishing("Done."))
+		if done.Load() < steps {
+			a = modeltest.Calls(echo(fmt.Sprintf("%d %s", done.Add(1), strings.Repeat("x", 6000))))
+		}
+		a.Usage = &modeltest.Usage{Prompt: min(tokens, window), Completion: 100}
+		return a, true
+	}}
+	r := newRig(t, script, func(s *engine.Setup) { streamed := false; s.Agent.LLM.Stream = &streamed })
+	r.add(newProbe("echo"))
+	r.say("go")
+	r.ends(engine.Finished)
+	said := 0
+	for _, line := range r.story() {
+		if strings.Contains(line, "leaves out parts of requests above 6000 tokens") {
+			said++
+		}
+	}
+	if said != 1 || long.Load() > 8 || len(all[*event.Condensation](r)) == 0 {
+		t.Errorf("said %d times; %d long requests, %d condensations", said, long.Load(), len(all[*event.Condensation](r)))
+	}
+}

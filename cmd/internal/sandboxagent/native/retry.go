@@ -76,7 +76,7 @@ func (c *client) fitting(ctx context.Context, p prompt, shown *display) (*answer
 		a, failed := c.try(ctx, r, shown)
 		switch {
 		case failed == nil:
-			c.window.counted(p, a.usage.PromptTokens)
+			a.cuts = c.window.counted(p, a.usage.PromptTokens)
 			if p.noCalls {
 				p.tools = nil
 			}

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
@@ -54,7 +55,11 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 	if err != nil {
 		return engine.Continue, err
 	}
-	return e.answered(ctx, box, a, events, e.counted(model, usageAgent, a))
+	outcome, err := e.answered(ctx, box, a, events, e.counted(model, usageAgent, a))
+	if err == nil && outcome == engine.Continue && a.cuts {
+		err = e.conv.Append(nudge(fmt.Sprintf(cutsText, a.usage.PromptTokens)))
+	}
+	return outcome, err
 }
 
 // delta sends a part of an answer.
@@ -87,6 +92,9 @@ const (
 	// nudgeCut follows one that the limit of output cut before that.
 	nudgeCut = "Your last answer was cut by the limit of its length before it had a text or a tool call. " +
 		"Think less, and write long files in parts."
+	// cutsText says that the model did not see all of its last request.
+	cutsText = "The model's server leaves out parts of requests above %d tokens, without a word. " +
+		"The conversation is kept shorter from now on."
 	// filteredText follows an answer that a content filter held back.
 	filteredText = "The model's content filter blocked the last answer. Please rephrase it, or go on in another way."
 	// mostFiltered is how many blocked answers in a row end the run.

@@ -10,7 +10,11 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
 
-const bytesPerToken = 4 // an estimate, until a server has counted
+const (
+	bytesPerToken = 4 // an estimate, until a server has counted
+	// leastGrowth is how much longer a request must be to tell that it was cut.
+	leastGrowth = 4096
+)
 
 // window is a model's context: how much it takes, and how much the last request was.
 type window struct {
@@ -19,6 +23,8 @@ type window struct {
 	limit int
 	// bytes and tokens are those of the last request with tools.
 	bytes, tokens int
+	// cuts reports that the server leaves out what is above the limit, and says nothing.
+	cuts bool
 }
 
 // namedWindow finds the window in a server's refusal of a history that is too long.
@@ -39,14 +45,25 @@ func (w *window) refused(text string) {
 	}
 }
 
-// counted keeps what a server counted for a request.
-func (w *window) counted(p prompt, tokens int) {
+// counted keeps what a server counted for a request, and reports whether it was found now that the
+// server cuts requests: a much longer one has as many tokens as the last, and far fewer than it
+// would have.
+func (w *window) counted(p prompt, tokens int) (cuts bool) {
 	if tokens <= 0 || len(p.tools) == 0 {
-		return
+		return false
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.bytes, w.tokens = bytesOf(p.messages), tokens
+	bytes := bytesOf(p.messages)
+	same := tokens > w.tokens-w.tokens/100 && tokens < w.tokens+w.tokens/100
+	if same && bytes > w.bytes+leastGrowth && tokens < bytes/6 && !w.cuts {
+		w.cuts, cuts = true, true
+		if w.limit == 0 || tokens < w.limit {
+			w.limit = tokens
+		}
+	}
+	w.bytes, w.tokens = bytes, tokens
+	return cuts
 }
 
 // exceeds reports whether a view is more than the model takes, by the last count and an estimate
@@ -59,7 +76,7 @@ func (w *window) exceeds(shown []event.Event) bool {
 	}
 	n := bytesOf(messages(shown, false))
 	switch {
-	case w.tokens == 0:
+	case w.tokens == 0 || w.cuts:
 		n /= bytesPerToken
 	case n >= w.bytes:
 		n = w.tokens + (n-w.bytes)/bytesPerToken
