@@ -70,7 +70,7 @@ type Behaviour struct {
 func All() []Behaviour {
 	var all []Behaviour
 	for _, list := range [][]Behaviour{
-		parameters(), outputs(), orders(), pictures(), pasts(), withoutCalls(),
+		parameters(), outputs(), orders(), pictures(), pasts(), refusals(), withoutCalls(),
 		forms(), streams(), numbers(), arguments(), names(), written(), thoughts(),
 		broken(), errorsWithin(), limits(), busy(),
 	} {

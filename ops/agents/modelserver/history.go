@@ -138,6 +138,12 @@ func pasts() []Behaviour {
 				"Invalid 'messages[2].tool_calls[0].id': string too long. Expected a string with maximum length 40, "+
 					"but got a string with length 55 instead.")),
 		},
+	}
+}
+
+// refusals are what servers refuse of thoughts, of whole histories and of tools.
+func refusals() []Behaviour {
+	return []Behaviour{
 		{
 			Name: "thoughts are not taken back", Maker: "Groq", Past: Thought,
 			Source: "https://github.com/janhq/jan/issues/8136",

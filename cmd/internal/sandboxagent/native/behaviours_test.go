@@ -212,6 +212,7 @@ func (o oddTool) Definition() tools.Definition {
 	d := o.probe.Definition()
 	d.Parameters = json.RawMessage(`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object",` +
 		`"additionalProperties":false,"properties":{"text":{"anyOf":[{"type":"string","examples":["a"]},{"type":"null"}],` +
-		`"description":"A text.","default":null},"many":{"type":["array","null"],"items":{"const":"a"}}},"required":["text"]}`)
+		`"description":"A text.","default":null},"many":{"type":["array","null"],"items":{"const":"a"}}},` +
+		`"required":["text"]}`)
 	return d
 }

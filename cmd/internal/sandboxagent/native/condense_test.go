@@ -178,7 +178,7 @@ func TestCondense_ASmallWindow(t *testing.T) {
 				case tokens > window:
 					refused.Add(1)
 					return modeltest.Answer{Fault: &modeltest.Fault{Kind: modeltest.ContextLength, Message: fmt.Sprintf(
-						"This model's maximum context length is %d tokens. However, your messages resulted in %d.", window, tokens)}}, true
+						"This model's maximum context length is %d tokens. However, there are %d.", window, tokens)}}, true
 				case len(r.Tools) == 0:
 					return modeltest.Text(fmt.Sprintf("%d steps are done", done.Load())), true
 				case done.Load() == steps:
