@@ -30,7 +30,8 @@ func (s *transcript) activity() string {
 	case strings.TrimSpace(s.delta) != "":
 		return strings.TrimSpace(s.delta)
 	case s.doing != "":
-		return s.doing
+		first, _, _ := strings.Cut(s.doing, "\n")
+		return first
 	}
 	return "thinking"
 }

@@ -66,4 +66,7 @@ func TestShown_Events(t *testing.T) {
 	if s.activity() != "two words" {
 		t.Errorf("the live line is %q", s.activity())
 	}
+	if s = (transcript{doing: "$ ls\n  pwd"}); s.activity() != "$ ls" {
+		t.Errorf("the live line is %q", s.activity())
+	}
 }

@@ -52,14 +52,14 @@ func (f *runFlags) check() error {
 }
 
 // startOptions are the flags of `bivouac run` that begin the conversation.
-type startOptions struct{ repo, branch, model, agent, title string }
+type startOptions struct{ repo, branch, model, agent, sandbox, title string }
 
 func (p *program) runCommand() *cobra.Command {
 	var f runFlags
 	var o startOptions
 	cmd := &cobra.Command{
 		Use:   "run TASK",
-		Short: "Give an agent a task in a sandbox of its own, and show its work",
+		Short: "Give an agent a task in a sandbox, and show its work",
 		Long: `Start a conversation with a task, show what the agent does until it ends, its answer,
 and how much it changed. "-" reads the task from stdin. Where a repository's own files
 would run by themselves, you are asked first.
@@ -98,6 +98,7 @@ would run by themselves, you are asked first.
 	cmd.Flags().StringVar(&o.branch, "branch", "", "branch of the repository (default: its own)")
 	cmd.Flags().StringVar(&o.model, "model", "", "model (default: the settings')")
 	cmd.Flags().StringVar(&o.agent, "agent", "", "agent of the sandbox spec (default: the settings')")
+	cmd.Flags().StringVar(&o.sandbox, "sandbox", "", "your sandbox to work in (default: a new one)")
 	cmd.Flags().StringVar(&o.title, "title", "", "title of the conversation (default: made of the task)")
 	return cmd
 }
@@ -107,7 +108,7 @@ func (o startOptions) body(task string) map[string]any {
 	body := map[string]any{"initial_message": textMessage(task)}
 	for name, value := range map[string]string{
 		"selected_repository": o.repo, "selected_branch": o.branch, "llm_model": o.model, "acp_server": o.agent,
-		"title": o.title,
+		"sandbox_id": o.sandbox, "title": o.title,
 	} {
 		if value != "" {
 			body[name] = value

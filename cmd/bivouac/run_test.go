@@ -36,6 +36,7 @@ func runScript(held <-chan struct{}) *modeltest.Script {
 			finish("new.txt is "+hostile)),
 		story("and now", finish("That too.")),
 		story("touch", modeltest.Calls(command("touch asked.txt; ls asked.txt")), finish("It is there.")),
+		story("in circles", modeltest.Calls(command("echo same"))),
 		story("without end", modeltest.Calls(command("date +%N")), modeltest.Calls(command("date +%N%N"))),
 		story("hold", modeltest.Calls(command("echo before")), modeltest.Answer{
 			Hold: held, Calls: []modeltest.Call{command("echo after")}}, finish("Held on.")),
@@ -168,6 +169,29 @@ func TestRun_Ends(t *testing.T) {
 		code, stdout, stderr := runCommand(t, env, "run", "without end")
 		if code != exitLimit || !strings.Contains(stdout, "error MaxIterationsReached: ") {
 			t.Errorf("exit %d: %s%s", code, stdout, stderr)
+		}
+	})
+	t.Run("stuck", func(t *testing.T) {
+		env, _ := s.user(t, "stuck", nil)
+		code, stdout, stderr := runCommand(t, env, "run", "in circles")
+		if code != exitLimit || !strings.Contains(stdout, "the run has ended: stuck") {
+			t.Errorf("exit %d: %s%s", code, stdout, stderr)
+		}
+	})
+	t.Run("setup", func(t *testing.T) {
+		env, c := s.user(t, "setup", map[string]any{"confirmation_mode": true})
+		for answer, want := range map[string]int{confirmReject: exitRejected, confirmAccept: exitOK} {
+			id := c.startSandbox(t)
+			inside := c.awaitSandbox(t, id, "RUNNING")
+			inSandbox(t, inside, "mkdir -p .openhands; echo 'touch ran-setup' > .openhands/setup.sh")
+			code, stdout, stderr := runCommand(t, env, "run", "--sandbox", id, "--confirm", answer, "touch it")
+			if code != want || !strings.Contains(stdout, "would run by themselves:\n  .openhands/setup.sh\n") ||
+				strings.Contains(stdout, "The conversation began without the files") != (answer == confirmReject) {
+				t.Errorf("%s: exit %d: %s%s", answer, code, stdout, stderr)
+			}
+			if ran := inSandbox(t, inside, "ls"); strings.Contains(ran, "ran-setup") != (answer == confirmAccept) {
+				t.Errorf("%s: the sandbox has %s", answer, ran)
+			}
 		}
 	})
 	t.Run("failed", func(t *testing.T) {
