@@ -61,6 +61,11 @@ func pictures() []Behaviour {
 			Refuse: blind(refuse(http.StatusNotFound, "No endpoints found that support image input")),
 		},
 		{
+			Name: "a request that is too large with its picture", Maker: "nginx", Past: Picture, Source: FromMemory,
+			Refuse: blind(&Refusal{http.StatusRequestEntityTooLarge,
+				"<html><head><title>413 Request Entity Too Large</title></head></html>"}),
+		},
+		{
 			Name: "a picture that is none", Maker: "OpenAI", Past: Pointer,
 			Source: "https://github.com/CosmosShadow/gptpdf/issues/6",
 			Refuse: sound("You uploaded an unsupported image. Please make sure your image is below 20 MB in size and is of " +
