@@ -109,6 +109,11 @@ func (v *View) APIKeys() []*APIKey {
 	return collect(withPrefix[APIKey](v.txn, tableAPIKeys, indexID, nil))
 }
 
+// APIKeysOf lists a user's keys by id, revoked ones too as long as they are kept.
+func (v *View) APIKeysOf(userID string) []*APIKey {
+	return collect(withPrefix[APIKey](v.txn, tableAPIKeys, indexUser, prefixOf(userID)))
+}
+
 // AnyAPIKey reports whether any key was ever issued.
 func (v *View) AnyAPIKey() bool { return v.meta.LastAPIKeyID > 0 }
 

@@ -102,6 +102,9 @@ const (
 	SessionRedeem CommandType = "session.redeem"
 	SessionEnd    CommandType = "session.end"
 	SessionSeen   CommandType = "session.seen"
+
+	OwnKeyCreate CommandType = "own_key.create"
+	OwnKeyRevoke CommandType = "own_key.revoke"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

@@ -129,6 +129,9 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	SessionEnd:    byUser(row(VersionSessions, (*transaction).applySessionEnd)),
 	SessionSeen:   row(VersionSessions, (*transaction).applySessionSeen),
 
+	OwnKeyCreate: byUser(row(VersionOwnKeys, (*transaction).applyOwnKeyCreate)),
+	OwnKeyRevoke: byUser(row(VersionOwnKeys, (*transaction).applyOwnKeyRevoke)),
+
 	ClientMarkSet: byOperator(row(VersionClients, (*transaction).applyClientMark)),
 	ClientDrain:   row(VersionRoom, (*transaction).applyClientDrain),
 	SandboxCopied: row(VersionClients, (*transaction).applySandboxCopied),

@@ -35,6 +35,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&CustomSecretPutBody{CustomSecret{Name: "A", Ref: SecretRef{Path: "p", Version: 1}}},
 		&CustomSecretUpdateBody{"A", "B", "d"}, &CustomSecretDeleteBody{"B"},
 		&SessionCreateBody{sha("token"), 1}, &SessionOfferBody{sha("code"), 1}, &SessionEndBody{sha("token")},
+		&OwnKeyCreateBody{Lookup: "ownownownown", Hash: sha("own"), Name: "own"}, &OwnKeyRevokeBody{1},
 		&SandboxShareBody{
 			ID:    "sb-c1",
 			Port:  "VSCODE",

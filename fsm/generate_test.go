@@ -500,6 +500,11 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return genPageBody(t, c)
 	case SessionCreate, SessionOffer, SessionRedeem, SessionEnd, SessionSeen:
 		return genSessionBody(t, c)
+	case OwnKeyCreate:
+		lookup := oneOf("k1", "k2", "k3", "k4").Draw(t, "own lookup")
+		return genUser().Draw(t, "whose own"), &OwnKeyCreateBody{Lookup: lookup, Hash: sha(lookup)}
+	case OwnKeyRevoke:
+		return genUser().Draw(t, "whose own"), &OwnKeyRevokeBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	case APIKeyEnable:
 		return "", &APIKeyEnableBody{ID: rapid.IntRange(0, 4).Draw(t, "key")}
 	case APIKeyDisable:

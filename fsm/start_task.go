@@ -82,6 +82,13 @@ func (t *StartTask) Done() bool {
 	return t.Status == StartTaskReady || t.Status == StartTaskError
 }
 
+// The types of agents that a start asks for.
+const (
+	AgentTypeDefault = "default"
+	// AgentTypePlan makes a plan and changes nothing else. It is from VersionPlans on.
+	AgentTypePlan = "plan"
+)
+
 // StartRequest is the request of POST /api/v1/app-conversations with all defaults filled in and
 // secrets masked, with the API's names in the API's order (API.md, "Conversations: start"). POST
 // /api/conversations is translated into one.

@@ -23,7 +23,8 @@ import (
 // first, has starts ask about a repository's files that run by themselves, and has voters say whom they
 // voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
 // copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of models and
-// agents, and sessions of browsers.
+// agents, and sessions of browsers, lets users make keys of their own, and starts ask for an agent that
+// plans.
 const ProtocolVersion = 11
 
 // What each protocol version introduced.
@@ -75,6 +76,10 @@ const (
 	VersionProfiles = 11
 	// VersionSessions: browsers sign in, by sessions and one-time codes.
 	VersionSessions = 11
+	// VersionOwnKeys: users make and revoke keys of their own.
+	VersionOwnKeys = 11
+	// VersionPlans: a start may ask for an agent that plans.
+	VersionPlans = 11
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -103,9 +108,9 @@ func VersionBrings(version int) string {
 			"a follower believes no leader without a majority's votes"
 	case VersionCopies: // VersionBinary, too
 		return "copies of workspaces are encrypted; commands have a binary header, which nodes read in less time"
-	case VersionProfiles: // VersionSessions, too
-		return "users have profiles of models and agents, and change single settings and secrets; " +
-			"browsers sign in with a session"
+	case VersionProfiles: // VersionSessions, VersionOwnKeys and VersionPlans, too
+		return "users have profiles of models and agents, change single settings and secrets, and make API keys of " +
+			"their own; browsers sign in with a session; a start may ask for an agent that plans"
 	}
 	return ""
 }

@@ -16,7 +16,7 @@ import (
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
 	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask,
 		":name", "fast", ":org_id", "alice", "*secret_id", "NPM", ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile",
-		"heap", ":what", "metrics", "*id", "small").Replace(r.path)
+		"heap", ":what", "metrics", "*id", "small", ":key_id", "2").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
@@ -54,6 +54,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"new_name":"other"}`
 	case "secret.create", "secret.update":
 		body = `{"name":"A","value":"b"}`
+	case "cloud_proxy.call":
+		body = `{"host":"http://example.org/sandboxes/` + sandbox + `/AGENT_SERVER","method":"GET","path":"/api/x"}`
 	case "spec.apply":
 		body = `{"specs":[]}`
 	case "member.remove", "member.allow":
@@ -72,7 +74,7 @@ func TestAuth_EveryRoute(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
-			h := newHarness(t, withLogs(&fakeLogs{})).withSpec().withSettings()
+			h := newHarness(t, withLogs(&fakeLogs{}), withAgentServers).withSpec().withSettings()
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.questioned(r, sb)

@@ -174,14 +174,16 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 		}
 	}
 	keys := s.sandboxKeys(c.Ctx(), placed)
-	statuses := s.executionStatuses(c.Ctx(), rows, sandboxes, keys)
+	states := s.agentStates(c.Ctx(), rows, sandboxes, keys)
 	bodies := make([]conversationBody, len(rows))
 	for i, row := range rows {
 		bodies[i] = newConversationBody(row, sandboxes[row.SandboxID], keys, s.linksFor(c.Request))
-		if status, known := statuses[row.ID]; known {
-			bodies[i].ExecutionStatus = &status
+		said := states[row.ID]
+		// The sandbox's user controls the agent server, so the text may be anything.
+		if isExecutionStatus(said.Status) {
+			bodies[i].ExecutionStatus = &said.Status
 		}
-		bodies[i].Metrics = newMetricsBody(row, v.Settings(c.Caller.User))
+		bodies[i].Metrics = newMetricsBody(row, said.Metrics, v.Settings(c.Caller.User))
 	}
 	return bodies
 }
@@ -216,14 +218,14 @@ const agentCallers = 16
 // status.
 const maxAgentIDs = 99
 
-// executionStatuses queries each running sandbox's agent server once. It leaves out those that do
-// not respond within Config.AgentTimeout, so that a sandbox can't make a listing fail or hang.
-func (s *Server) executionStatuses(
+// agentStates queries each running sandbox's agent server once. It leaves out those that do not
+// respond within Config.AgentTimeout, so that a sandbox can't make a listing fail or hang.
+func (s *Server) agentStates(
 	ctx context.Context,
 	rows []*fsm.Conversation,
 	sandboxes map[string]*fsm.Sandbox,
 	keys sandboxKeys,
-) map[string]string {
+) map[string]AgentState {
 	asks := map[string][]string{}
 	for _, row := range rows {
 		if keys.values[row.SandboxID] != "" && len(asks[row.SandboxID]) < maxAgentIDs {
@@ -235,29 +237,26 @@ func (s *Server) executionStatuses(
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(agentCallers)
-	statuses := map[string]string{}
+	states := map[string]AgentState{}
 	for id, ids := range asks {
 		group.Go(func() error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			found, err := s.agents.ExecutionStatuses(ctx, agentURL(sandboxes[id].Status.Placement), keys.values[id], ids)
+			found, err := s.agents.States(ctx, agentURL(sandboxes[id].Status.Placement), keys.values[id], ids)
 			if err != nil {
 				return nil
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			// The sandbox's user controls the agent server, so the text may be anything.
 			for _, one := range ids {
-				if isExecutionStatus(found[one]) {
-					statuses[one] = found[one]
-				}
+				states[one] = found[one]
 			}
 			return nil
 		})
 	}
 	_ = group.Wait() // a failed query leaves null
-	return statuses
+	return states
 }
 
 // isExecutionStatus reports whether the API knows an agent server's status: an unknown one is null.

@@ -159,11 +159,12 @@ type tokenUsageBody struct {
 	ResponseID       string `json:"response_id"`
 }
 
-// newMetricsBody is what the model gateway counted of a conversation, nil for nothing. The members
-// that it does not count are 0.
-func newMetricsBody(row *fsm.Conversation, settings *fsm.Settings) *metricsBody {
+// newMetricsBody is what the model gateway counted of a conversation; the members that it does not
+// count are 0. The gateway tells the cluster seconds after an answer, and counts nothing of models
+// that are reached past it: where it has nothing, it is what the agent server said, nil for nothing.
+func newMetricsBody(row *fsm.Conversation, said json.RawMessage, settings *fsm.Settings) *metricsBody {
 	if row.Models == (fsm.ModelUsage{}) {
-		return nil
+		return saidMetrics(said)
 	}
 	b := &metricsBody{ModelName: "default", AccumulatedCost: wire.Dollars(row.Models.Cost), TokenUsage: tokenUsageBody{
 		Model: decode.OrZero(row.LLMModel), PromptTokens: row.Models.Input, CompletionTokens: row.Models.Output,
@@ -171,6 +172,18 @@ func newMetricsBody(row *fsm.Conversation, settings *fsm.Settings) *metricsBody 
 	}}
 	if settings != nil {
 		b.MaxBudgetPerTask = settings.Values.MaxBudgetPerTask
+	}
+	return b
+}
+
+// saidMetrics reads an agent server's metrics, nil for none and for what is not of their form.
+func saidMetrics(said json.RawMessage) *metricsBody {
+	var b *metricsBody
+	if len(said) == 0 || json.Unmarshal(said, &b) != nil || b == nil {
+		return nil
+	}
+	for _, text := range []*string{&b.ModelName, &b.TokenUsage.Model, &b.TokenUsage.ResponseID} {
+		*text = decode.Truncate(*text, fsm.MaxLine)
 	}
 	return b
 }

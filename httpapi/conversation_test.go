@@ -115,6 +115,17 @@ func TestConversations_SandboxStates(t *testing.T) {
 	if c := get(); c["execution_status"] != nil {
 		t.Errorf("an unknown status: %v", c)
 	}
+	// The gateway has counted nothing yet: the agent server's metrics, whatever their user made of them.
+	for said, want := range map[string]any{
+		`{"model_name":"m","accumulated_cost":0.5,"accumulated_token_usage":{"prompt_tokens":7}}`: 0.5,
+		`{"accumulated_cost":"much"}`: nil, `null`: nil, `[1]`: nil, `{`: nil,
+	} {
+		h.agents.metrics = map[string]string{id: said}
+		m, _ := get()["metrics"].(map[string]any)
+		if budget, has := m["max_budget_per_task"]; m["accumulated_cost"] != want || want != nil && (!has || budget != nil) {
+			t.Errorf("%s became %v", said, m)
+		}
+	}
 	h.secrets.set(func(s *fakeSecrets) { s.err = errStoreAway })
 	if c := get(); c["sandbox_status"] != "RUNNING" || c["session_api_key"] != nil {
 		t.Errorf("without the secret store: %v", c)

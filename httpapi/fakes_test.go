@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -346,6 +347,8 @@ func (s *fakeSecrets) last(path string) map[string]string {
 type fakeAgents struct {
 	mu sync.Mutex
 	fn func(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
+	// metrics are those of conversations, by id.
+	metrics map[string]string
 	// messages are the sent messages, as "url key conversation text run", stored the ids of those that
 	// have one. sendErr fails sending.
 	messages []string
@@ -397,8 +400,11 @@ func cannedAnswer(q AgentRequest) ([]byte, error) {
 		"conversation/events/count":     `2`,
 		"conversation/events/search":    `{"items":[{"id":"e-1","kind":"MessageEvent"},{"id":"../e 2"}],"next_page_id":null}`,
 		"/api/file/download":            "# Plan\n",
-		"/api/git/changes":              `[{"status":"UPDATED","path":"a.go"}]`,
-		"/api/git/diff":                 `{"modified":"b","original":null}`,
+		"/api/bash/start_bash_command":  `{"id":"b-1"}`,
+		"/api/bash/bash_events/search": `{"items":[{"stdout":"./b/x.go\n./a.md\n/etc/passwd\n","exit_code":null},` +
+			`{"stdout":"./b/\u0000.go\n","exit_code":0}]}`,
+		"/api/git/changes": `[{"status":"UPDATED","path":"a.go"}]`,
+		"/api/git/diff":    `{"modified":"b","original":null}`,
 		"/api/skills": `{"skills":[{"name":"a","type":"repo","content":"x",` +
 			`"triggers":null,"source":"/s"},{"name":"k","content":"y","triggers":["t"]}]}`,
 		"/api/hooks": `{"hook_config":{"stop":[{"matcher":"*","hooks":[{"command":"true"}]}],"pre_tool_use":[]}}`,
@@ -415,18 +421,23 @@ func (a *fakeAgents) sent() []string {
 	return slices.Clone(a.messages)
 }
 
-func (a *fakeAgents) ExecutionStatuses(
+func (a *fakeAgents) States(
 	ctx context.Context,
 	baseURL, key string,
 	ids []string,
-) (map[string]string, error) {
+) (map[string]AgentState, error) {
 	a.mu.Lock()
 	fn := a.fn
 	a.mu.Unlock()
 	if fn == nil {
 		return nil, errors.New("no agent server")
 	}
-	return fn(ctx, baseURL, key, ids)
+	statuses, err := fn(ctx, baseURL, key, ids)
+	out := map[string]AgentState{}
+	for id, status := range statuses {
+		out[id] = AgentState{Status: status, Metrics: json.RawMessage(a.metrics[id])}
+	}
+	return out, err
 }
 
 // Observe implements Observer. The log ends when the test's request does.
@@ -453,5 +464,18 @@ func (twoClients) Clients(context.Context, string) ([]wire.SandboxClient, error)
 			Status:   operators.StatusReady,
 			Eligible: true,
 		}, {ID: "ready", Status: operators.StatusReady, Eligible: true},
+	}, nil
+}
+
+// withAgentServers has every sandbox's agent server answer nothing, wherever the sandbox is.
+func withAgentServers(c *Config) { c.Proxy.Transport = silentServers{} }
+
+type silentServers struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (silentServers) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody, Request: r,
+		Header: http.Header{"Content-Type": {"application/octet-stream"}, "Content-Length": {"0"}},
 	}, nil
 }

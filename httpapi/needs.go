@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 
 	"bivouac.dev/bivouac/cluster"
@@ -41,16 +42,23 @@ type LogPart struct {
 
 // Agents calls agent servers. scheduler/agent implements it.
 type Agents interface {
-	// ExecutionStatuses returns the execution status (API.md, "Enumerations") of each conversation
-	// that the agent server at baseURL knows. ids and the result's keys are 32 hex characters.
-	// Unknown conversations are left out.
-	ExecutionStatuses(ctx context.Context, baseURL, key string, ids []string) (map[string]string, error)
+	// States returns the state of each conversation that the agent server at baseURL knows. ids and the
+	// result's keys are 32 hex characters. Unknown conversations are left out.
+	States(ctx context.Context, baseURL, key string, ids []string) (map[string]AgentState, error)
 	// SendMessage sends a message to a conversation. A response other than 2xx is an *AgentError
 	// with its status.
 	SendMessage(ctx context.Context, baseURL, key, conversationID string, msg AgentMessage) error
 	// Call makes another call and returns the response's body. A response other than 2xx, and one that
 	// is too large, is an *AgentError with its status.
 	Call(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error)
+}
+
+// AgentState is what an agent server says of a conversation. The sandbox's user controls it.
+type AgentState struct {
+	// Status is the execution status (API.md, "Enumerations").
+	Status string
+	// Metrics is a MetricsSnapshot, nil for none.
+	Metrics json.RawMessage
 }
 
 // AgentMessage is a message to an agent server.

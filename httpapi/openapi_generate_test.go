@@ -113,6 +113,7 @@ func world(t *testing.T, r *route) (h *harness, req *http.Request, params httpro
 		body = `{"id":"` + conversation + `"}`
 	}
 	req = httptest.NewRequest(method, path, strings.NewReader(body))
+	req.Host = "example.org" // as in the address of a sample
 	key := map[access]string{user: h.alice, operator: h.root}[r.access]
 	if r.access == sandboxKey {
 		key = h.secrets.last(fsm.SandboxKeyPath(sb))["key"]

@@ -90,7 +90,7 @@ func TestDescription_HoldsForEveryRoute(t *testing.T) {
 	}
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
-			h := newHarness(t, func(c *Config) { c.Logs = endedLogs{} }).withSpec().withSettings()
+			h := newHarness(t, withAgentServers, func(c *Config) { c.Logs = endedLogs{} }).withSpec().withSettings()
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.starting()

@@ -19,11 +19,12 @@ const (
 	pathWebhooks      = "/api/v1/webhooks"
 	pathOperator      = "/api/v1/operator"
 	pathSecrets       = "/api/v1/secrets"
+	pathKeys          = "/api/keys"
 )
 
 // routes is the route table of the whole API. The router, the metrics and the tests use it.
 func routes() []route {
-	return slices.Concat(seedRoutes(), sandboxRoutes(), accountRoutes(), installationRoutes(),
+	return slices.Concat(seedRoutes(), sandboxRoutes(), callerRoutes(), accountRoutes(), installationRoutes(),
 		conversationRoutes(), settingsV1Routes(), profileRoutes(), organizationRoutes(), secretRoutes(), modelRoutes(),
 		agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), sessionRoutes(), openRoutes())
 }
@@ -94,6 +95,21 @@ func sandboxRoutes() []route {
 		{name: "user.me", method: get, path: "/api/v1/users/me", access: user, handle: (*Server).handleUserMe},
 		{name: "spec.search", method: get, path: pathSpecs + "/search", access: user, handle: (*Server).handleSpecSearch},
 		{name: "spec.get", method: get, path: pathSpecs, access: user, handle: (*Server).handleSpecGet},
+	}
+}
+
+// callerRoutes are a caller's routes to its own keys, and a page's to its sandboxes.
+func callerRoutes() []route {
+	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	return []route{
+		{name: "own_key.current", method: get, path: pathKeys + "/current", access: user,
+			handle: (*Server).handleOwnKeyCurrent},
+		{name: "own_key.list", method: get, path: pathKeys, access: user, handle: (*Server).handleOwnKeyList},
+		{name: "own_key.create", method: post, path: pathKeys, access: user, handle: (*Server).handleOwnKeyCreate},
+		{name: "own_key.delete", method: del, path: pathKeys + "/:key_id", access: user,
+			handle: (*Server).handleOwnKeyDelete},
+		{name: "cloud_proxy.call", method: post, path: "/api/cloud-proxy", access: user,
+			handle: (*Server).handleCloudProxy},
 	}
 }
 

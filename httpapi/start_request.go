@@ -71,6 +71,9 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 	if err != nil {
 		return fmt.Errorf("reading the limits: %w", err)
 	}
+	if q.AgentType == fsm.AgentTypePlan && !v.Active(fsm.VersionPlans) {
+		return fsm.NeedsVersion("a planning agent", fsm.VersionPlans, v.ProtocolVersion())
+	}
 	return c.admitted(v, func(v *fsm.View) *fsm.Error {
 		return v.StartAdmission(c.Caller.User, &q, c.Now)
 	})
@@ -107,7 +110,7 @@ func readStart(o decode.Object) startInput {
 		Trigger:               o.Enum("trigger", triggers()),
 		PRNumber:              readIntegers(o, "pr_number"),
 		ParentConversationID:  o.UUID("parent_conversation_id"),
-		AgentType:             "default",
+		AgentType:             fsm.AgentTypeDefault,
 		Public:                o.Boolean("public"),
 		ObservabilityTags:     o.Texts("observability_tags", fsm.MaxLine),
 		ObservabilitySpanName: o.Text("observability_span_name", fsm.MaxLine),
@@ -117,13 +120,12 @@ func readStart(o decode.Object) startInput {
 		o.Rule("acp_command",
 			"a start takes no command: store acp_command in the settings and send acp_server \""+fsm.AgentCustom+"\"")
 	}
-	agentTypes := []string{"default", "plan"}
+	agentTypes := []string{fsm.AgentTypeDefault, fsm.AgentTypePlan}
 	if f := decode.NotOneOf(agentTypes); o.NotNull("agent_type", f.Kind()) {
 		if t := o.Enum("agent_type", agentTypes); t != nil {
 			q.AgentType = *t
 		}
 	}
-	refuseUnhonoured(o, &q)
 	in := startInput{conversation: decode.OrZero(o.UUID("conversation_id"))}
 	if in.conversation != "" {
 		id := decode.Dashed(in.conversation)
@@ -257,13 +259,6 @@ func hasLongNumber(v any) bool {
 		}
 	}
 	return false
-}
-
-// refuseUnhonoured refuses values that nothing would honour (API.md, "Conversations: start").
-func refuseUnhonoured(o decode.Object, q *fsm.StartRequest) {
-	if q.AgentType == "plan" {
-		o.Rule("agent_type", `there is no planning agent: send "default" and ask for a plan in initial_message`)
-	}
 }
 
 // titleProcessor is the kind of processor that every start has: the agent server makes a title.

@@ -70,7 +70,6 @@ func TestStart_EveryFieldIsEchoedAndSecretsAreMasked(t *testing.T) {
 func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 	h := newHarness(t).withSettings()
 	for _, c := range []struct{ path, body, member, says string }{
-		{pathConversations, `{"agent_type":"plan"}`, "agent_type", "ask for a plan in initial_message"},
 		{pathConversations, `{"selected_branch":"dev"}`, "selected_branch", "send selected_repository, too"},
 		{
 			pathConversations,
@@ -115,6 +114,18 @@ func TestStart_RefusesWhatNothingHonours(t *testing.T) {
 		v0Path: `{"replay_json":"[]","selected_branch":null}`,
 	} {
 		h.do(h.alice, "POST", path, body).want(t, 200)
+	}
+}
+
+// TestStart_Plan: a plan is started where every node knows what it is.
+func TestStart_Plan(t *testing.T) {
+	h := newHarness(t).withSettings()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionPlans - 1})
+	h.do(h.alice, "POST", pathConversations, `{"agent_type":"plan"}`).want(t, 409)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionPlans})
+	res := h.do(h.alice, "POST", pathConversations, `{"agent_type":"plan"}`).want(t, 200)
+	if !strings.Contains(string(res.body), `"agent_type":"plan"`) {
+		t.Errorf("the task is %s", res.body)
 	}
 }
 

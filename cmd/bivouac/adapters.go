@@ -84,14 +84,13 @@ func agentError(err error) error {
 	return err
 }
 
-// ExecutionStatuses returns the status of each conversation that the agent server knows, by its
-// hex id.
-func (a agentServers) ExecutionStatuses(
+// States returns the state of each conversation that the agent server knows, by its hex id.
+func (a agentServers) States(
 	ctx context.Context,
 	baseURL, key string,
 	ids []string,
-) (map[string]string, error) {
-	statuses := make(map[string]string, len(ids))
+) (map[string]httpapi.AgentState, error) {
+	states := make(map[string]httpapi.AgentState, len(ids))
 	for len(ids) > 0 {
 		n := min(len(ids), agent.MaxIDs)
 		infos, err := a.client.Conversations(ctx, baseURL, key, ids[:n])
@@ -100,10 +99,10 @@ func (a agentServers) ExecutionStatuses(
 		}
 		for _, info := range infos {
 			if info != nil {
-				statuses[info.HexID()] = info.ExecutionStatus
+				states[info.HexID()] = httpapi.AgentState{Status: info.ExecutionStatus, Metrics: info.Metrics}
 			}
 		}
 		ids = ids[n:]
 	}
-	return statuses, nil
+	return states, nil
 }

@@ -33,7 +33,7 @@ func ReadStart(o decode.Object, bearer bool) (q fsm.StartRequest, wished *string
 		SelectedBranch:      o.Address("selected_branch", fsm.MaxPath),
 		GitProvider:         (*fsm.ProviderType)(o.Enum("git_provider", git.Providers())),
 		SystemMessageSuffix: o.Text("conversation_instructions", fsm.MaxParagraph),
-		AgentType:           "default",
+		AgentType:           fsm.AgentTypeDefault,
 		PRNumber:            []int64{},
 	}
 	if replay := strings.TrimSpace(decode.OrZero(o.Text("replay_json", decode.MaxAnyText))); replay != "" &&

@@ -100,6 +100,8 @@ type AgentSettings struct {
 	MCPConfig    json.RawMessage `json:"mcp_config,omitempty"`
 	AgentContext *AgentContext   `json:"agent_context,omitempty"`
 	Condenser    *Condenser      `json:"condenser,omitempty"`
+	// Tools are those of a native agent; none means the agent server's own choice.
+	Tools []Tool `json:"tools,omitempty"`
 
 	// The rest is for "acp". ACPServer is the agent's id. Without ACPCommand it is one whose command
 	// line the agent server knows. ACPArgs and ACPEnv add to that, ACPModel and ACPSessionMode are in
@@ -110,6 +112,12 @@ type AgentSettings struct {
 	ACPEnv         map[string]string `json:"acp_env,omitempty"`
 	ACPModel       string            `json:"acp_model,omitempty"`
 	ACPSessionMode string            `json:"acp_session_mode,omitempty"`
+}
+
+// Tool is a tool that an agent shall have.
+type Tool struct {
+	Name   string         `json:"name"`
+	Params map[string]any `json:"params,omitempty"`
 }
 
 // LLM is the model and how to call it.

@@ -60,7 +60,7 @@ func (in *inputs) request() (agent.CreateRequest, error) {
 	if in.agent != nil {
 		in.agent.settings(in, &req)
 	}
-	return req, nil
+	return req, in.planning(&req)
 }
 
 // plugins returns the request's plugins with their credentials, or those in the task when they

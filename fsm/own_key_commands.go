@@ -1,0 +1,72 @@
+package fsm
+
+import "time"
+
+// MaxOwnKeys is how many valid keys a user may have and still make another. Operators may make more.
+const MaxOwnKeys = 100
+
+// OwnKeyCreateBody makes a key of Command.UserID that acts for the user and never as an operator. A
+// lookup that is taken, and a user with MaxOwnKeys, are CodeConflict. It sets Result.APIKey.
+type OwnKeyCreateBody struct {
+	Lookup string `json:"lookup"`
+	Hash   string `json:"hash"`
+	Name   string `json:"name"`
+	// ExpiresAt is as in APIKeyCreateBody.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+// CommandType implements Body.
+func (*OwnKeyCreateBody) CommandType() CommandType { return OwnKeyCreate }
+
+// check implements Body. The envelope has the user.
+func (b *OwnKeyCreateBody) check(r *rules) {
+	r.id("lookup", b.Lookup)
+	r.hash("hash", b.Hash)
+	r.text("name", b.Name, MaxName)
+	if e := b.ExpiresAt; e != nil {
+		r.check(e.Year() >= 1 && e.Year() <= 9999, "expires_at is out of range")
+	}
+}
+
+func (t *transaction) applyOwnKeyCreate(b *OwnKeyCreateBody) (Result, *Error) {
+	user, valid := t.cmd.UserID, 0
+	for k := range withPrefix[APIKey](t.txn, tableAPIKeys, indexUser, prefixOf(user)) {
+		if k.Valid(t.now) {
+			valid++
+		}
+	}
+	if valid >= MaxOwnKeys {
+		return Result{}, Errorf(CodeConflict, "you have %d API keys, and may have %d: delete one", valid, MaxOwnKeys)
+	}
+	return t.applyAPIKeyCreate(&APIKeyCreateBody{
+		Lookup: b.Lookup, Hash: b.Hash, Name: b.Name, UserID: user, ExpiresAt: b.ExpiresAt,
+	})
+}
+
+// OwnKeyRevokeBody revokes a key of Command.UserID permanently. One that is unknown, revoked or another
+// user's is CodeNotFound, and an operator's CodeForbidden unless an operator's key asks: who has stolen a
+// user's key must not shut the operator out.
+type OwnKeyRevokeBody struct {
+	ID int `json:"id"`
+}
+
+// CommandType implements Body.
+func (*OwnKeyRevokeBody) CommandType() CommandType { return OwnKeyRevoke }
+
+// check implements Body.
+func (b *OwnKeyRevokeBody) check(r *rules) {
+	r.check(b.ID >= 1, "id must be at least 1")
+}
+
+func (t *transaction) applyOwnKeyRevoke(b *OwnKeyRevokeBody) (Result, *Error) {
+	k := first[APIKey](t.txn, tableAPIKeys, indexID, intKey(b.ID))
+	if k == nil || k.UserID != t.cmd.UserID || k.RevokedAt != nil {
+		return Result{}, Errorf(CodeNotFound, "API key not found")
+	}
+	if k.IsOperator() {
+		if err := t.operators(); err != nil {
+			return Result{}, err
+		}
+	}
+	return t.applyAPIKeyRevoke(&APIKeyRevokeBody{b.ID})
+}

@@ -1,0 +1,78 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/apikey"
+)
+
+// TestOwnKeys makes, lists, uses and deletes keys of a user's own.
+func TestOwnKeys(t *testing.T) {
+	h := newHarness(t)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	type key struct {
+		ID     int
+		Name   string
+		Key    string
+		UserID string `json:"user_id"`
+		OrgID  string `json:"org_id"`
+	}
+	var made, current key
+	h.do(h.alice, "POST", "/api/keys", `{"name":"laptop","expires_at":"2999-01-01T00:00:00Z"}`).want(t, 200).json(t, &made)
+	h.do(made.Key, "GET", "/api/keys/current", "").want(t, 200).json(t, &current)
+	if current.ID != made.ID || current.Name != "laptop" || current.UserID != "alice" || current.OrgID != "alice" {
+		t.Errorf("made %+v, is %+v", made, current)
+	}
+	if got := string(h.do(made.Key, "GET", "/api/keys/current", "", "X-Session-API-Key", "").body); strings.Contains(got, "laptop") {
+		t.Errorf("without a key: %s", got)
+	}
+	list := h.do(h.alice, "GET", "/api/keys", "").want(t, 200)
+	var keys []map[string]any
+	list.json(t, &keys)
+	if len(keys) != 2 || keys[1]["name"] != "laptop" || keys[1]["expires_at"] != "2999-01-01T00:00:00Z" ||
+		strings.Contains(string(list.body), made.Key) || strings.Contains(string(list.body), apikey.Hash(made.Key)) {
+		t.Errorf("the keys are %s", list.body)
+	}
+	for _, name := range []string{"id", "name", "created_at", "last_used_at", "not_before", "expires_at", "org_id"} {
+		if _, has := keys[0][name]; !has || len(keys[0]) != 7 {
+			t.Errorf("%s is missing, or there is more: %v", name, keys[0])
+		}
+	}
+	// A key that a user makes is no operator's, whoever the user is.
+	var roots key
+	h.do(h.root, "POST", "/api/keys", `{"operator":true,"org_id":"root"}`).want(t, 200).json(t, &roots)
+	h.do(roots.Key, "GET", "/api/v1/operator/keys", "").want(t, 403)
+	first := h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(h.root)).ID
+	for _, c := range []struct {
+		key  string
+		id   any
+		want int
+	}{
+		{h.bob, made.ID, 404}, {roots.Key, first, 403}, {h.alice, 9999, 404}, {h.alice, "x", 404}, {h.alice, made.ID, 200},
+		{h.alice, made.ID, 404}, {h.root, roots.ID, 200},
+	} {
+		h.do(c.key, "DELETE", fmt.Sprint("/api/keys/", c.id), "").want(t, c.want)
+	}
+	h.do(made.Key, "GET", "/api/keys/current", "").want(t, 401)
+	for _, body := range []string{`{"expires_at":"2001-01-01T00:00:00Z"}`, `{"expires_at":"x"}`, `{"org_id":"bob"}`,
+		`{"not_before":"2999-01-01T00:00:00Z"}`, `{"name":1}`} {
+		h.do(h.alice, "POST", "/api/keys", body).want(t, 422)
+	}
+}
+
+// TestOwnKeys_Bound: a user who has many keys makes no more.
+func TestOwnKeys_Bound(t *testing.T) {
+	h := newHarness(t)
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion})
+	for range fsm.MaxOwnKeys - 1 {
+		h.issue("alice", false)
+	}
+	res := h.do(h.alice, "POST", "/api/keys", "{}").want(t, 409)
+	if !json.Valid(res.body) || !strings.Contains(string(res.body), "delete one") {
+		t.Errorf("the refusal is %s", res.body)
+	}
+}
