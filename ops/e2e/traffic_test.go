@@ -16,11 +16,12 @@ type webPage struct {
 	origin *url.URL
 	// open are the requests without an answer yet, by their ids.
 	open map[string]string
-	// answers are the answers by "STATUS METHOD URL", failed the requests without one, with the reason.
-	answers, failed map[string]int
-	methods         map[string]string
-	// left are requests beyond the page's origin and the sandboxes' domain.
-	left map[string]int
+	// answers are the answers by "STATUS METHOD PATH", methods those of requests by their ids.
+	answers map[string]int
+	methods map[string]string
+	// left are requests beyond the page's origin and the sandboxes' domain that the policy did not
+	// refuse, by their ids.
+	left map[string]string
 	// mistakes are what the page's code threw.
 	mistakes []string
 }
@@ -37,8 +38,8 @@ func (c *chromium) watch(t *testing.T, origin string) *webPage {
 		t.Fatal(err)
 	}
 	w := &webPage{
-		tab: tab{browser: c}, origin: at, open: map[string]string{}, answers: map[string]int{}, failed: map[string]int{},
-		methods: map[string]string{}, left: map[string]int{},
+		tab: tab{browser: c}, origin: at, open: map[string]string{}, answers: map[string]int{},
+		methods: map[string]string{}, left: map[string]string{},
 	}
 	c.event = w.note
 	var made struct{ TargetID string }
@@ -84,10 +85,10 @@ func (w *webPage) begin(ctx context.Context, session string) error {
 // note records what the browser tells.
 func (w *webPage) note(session, method string, params json.RawMessage) {
 	var e struct {
-		RequestID, SessionID, ErrorText, BlockedReason, URL string
-		Request                                             struct{ URL, Method string }
-		Response                                            struct{ Status int }
-		ExceptionDetails                                    struct {
+		RequestID, SessionID, BlockedReason, URL string
+		Request                                  struct{ URL, Method string }
+		Response                                 struct{ Status int }
+		ExceptionDetails                         struct {
 			Text      string
 			Exception struct{ Description string }
 		}
@@ -101,9 +102,9 @@ func (w *webPage) note(session, method string, params json.RawMessage) {
 		_ = w.begin(context.Background(), e.SessionID)
 	case "Network.requestWillBeSent":
 		w.open[id], w.methods[id] = e.Request.URL, e.Request.Method
-		w.judge(e.Request.URL)
+		w.judge(id, e.Request.URL)
 	case "Network.webSocketCreated":
-		w.judge(e.URL)
+		w.judge(id, e.URL)
 	case "Network.responseReceived":
 		if at, is := w.open[id]; is {
 			w.answers[fmt.Sprintf("%d %s %s", e.Response.Status, w.methods[id], w.short(at))]++
@@ -111,25 +112,24 @@ func (w *webPage) note(session, method string, params json.RawMessage) {
 	case "Network.loadingFinished":
 		delete(w.open, id)
 	case "Network.loadingFailed":
-		if at, is := w.open[id]; is && e.ErrorText != "net::ERR_ABORTED" {
-			w.failed[w.short(at)+" "+strings.TrimSpace(e.ErrorText+" "+e.BlockedReason)]++
+		if delete(w.open, id); e.BlockedReason == "csp" {
+			delete(w.left, id)
 		}
-		delete(w.open, id)
 	case "Runtime.exceptionThrown":
 		w.mistakes = append(w.mistakes, e.ExceptionDetails.Text+" "+e.ExceptionDetails.Exception.Description)
 	}
 }
 
 // judge notes a request that leaves the page's origin and the sandboxes' domain.
-func (w *webPage) judge(to string) {
+func (w *webPage) judge(id, to string) {
 	u, err := url.Parse(to)
 	if err != nil {
-		w.left[to]++
+		w.left[id] = to
 		return
 	}
 	own := u.Host == w.origin.Host || strings.HasSuffix(u.Hostname(), ".localhost") && u.Port() == w.origin.Port()
 	if u.Scheme != "data" && u.Scheme != "blob" && !own {
-		w.left[u.Scheme+"://"+u.Host+u.Path]++
+		w.left[id] = to
 	}
 }
 
