@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"maps"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -79,9 +78,6 @@ func startedPage(t *testing.T) (dev *program, home string, info devInfo) {
 func TestPage_AsksOnlyItsOwnNode(t *testing.T) {
 	browser := startChromium(t)
 	dev, _, info := startedPage(t)
-	// Without settings some paths show a frame alone.
-	api := testcluster.Client{Base: info.Nodes[0].HTTP, Key: info.APIKey}
-	api.Sure(t, http.MethodPost, "/api/settings", map[string]any{"llm_model": "openai/none", "llm_api_key": "sk-page"}, nil)
 	w := browser.watch(t, info.Nodes[0].HTTP)
 	w.signIn(t, info.APIKey)
 	refused := map[string]bool{}
