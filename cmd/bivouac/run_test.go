@@ -137,7 +137,8 @@ func TestRun_Ends(t *testing.T) {
 		code, stdout, stderr := runCommand(t, env, "run", "--json", "write a file")
 		events, end := linesOfRun(t, stdout)
 		if code != exitOK || end.Status != statusFinished || end.Answer != "new.txt is "+hostile ||
-			events["ActionEvent"] != 3 || events["ObservationEvent"] != 3 || end.Changes == nil || *end.Changes != (diffSize{1, 2, 0}) {
+			events["ActionEvent"] != 3 || events["ObservationEvent"] != 3 || end.Changes == nil ||
+			*end.Changes != (diffSize{1, 2, 0}) {
 			t.Errorf("exit %d, %v, %+v\n%s", code, events, end, stderr)
 		}
 		if strings.ContainsAny(stdout, "\x1b\x07\u009b\u202e") {
