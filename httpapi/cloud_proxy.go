@@ -122,7 +122,9 @@ func readProxyPath(o decode.Object) *url.URL {
 		return &url.URL{}
 	}
 	u, err := url.ParseRequestURI(text)
-	plain := !slices.ContainsFunc([]byte(text), func(b byte) bool { return b <= ' ' || b >= 0x7f || b == '#' || b == '\\' })
+	plain := !slices.ContainsFunc([]byte(text), func(b byte) bool {
+		return b <= ' ' || b >= 0x7f || b == '#' || b == '\\'
+	})
 	if err != nil || !plain || u.Scheme != "" || u.Host != "" || u.User != nil || !isPlainPath(u) || !isAgentPath(u.Path) {
 		o.Rule("path", "path must be one of the agent server's API, such as /api/conversations, without . and .. in it")
 		return &url.URL{}

@@ -30,7 +30,8 @@ func conversationRoutes() []route {
 	const get, post, of = http.MethodGet, http.MethodPost, pathConversations + "/:conversation_id"
 	return []route{
 		{name: "conversation.file", method: get, path: of + "/file", access: user, handle: (*Server).handleConversationFile},
-		{name: "conversation.files", method: get, path: of + "/files", access: user, handle: (*Server).handleConversationFiles},
+		{name: "conversation.files", method: get, path: of + "/files", access: user,
+			handle: (*Server).handleConversationFiles},
 		{
 			name:   "conversation.git_changes",
 			method: get,

@@ -46,8 +46,8 @@ func (in *inputs) planning(req *agent.CreateRequest) error {
 // planPrompt is what a planning agent is told after the system prompt.
 func planPrompt(plan string) string {
 	return `<PLANNING>
-In this conversation you plan, and somebody else does the work afterwards. Change no file but the plan, ` + plan + ` ; ` +
-		`you have no terminal, and nothing above that asks you to change, build or run something applies. ` +
+In this conversation you plan, and somebody else does the work afterwards. Change no file but the plan, ` +
+		plan + ` ; you have no terminal, and nothing above that asks you to change, build or run something applies. ` +
 		`Look into the code with your tools until you know what is to be done. Ask the user what the code can't answer ` +
 		`and the plan depends on.
 Write the plan with planning_file_editor, in Markdown, with these sections: 1. OBJECTIVE, 2. CONTEXT SUMMARY, ` +

@@ -117,7 +117,8 @@ func TestStory_Plan(t *testing.T) {
 	if fileText(t, plan) != "# 1. OBJECTIVE\n" || fileText(t, dir+"/greet.sh") != "echo helo\n" {
 		t.Error("the plan was not written, or another file was changed")
 	}
-	if got := s.want(200, "GET", convPath+"/events/search?kind=ObservationEvent", ""); !strings.Contains(got, dir+"/greet.sh") ||
+	got := s.want(200, "GET", convPath+"/events/search?kind=ObservationEvent", "")
+	if !strings.Contains(got, dir+"/greet.sh") ||
 		!strings.Contains(got, `"kind":"GrepObservation"`) || !strings.Contains(got, "a plan is made") {
 		t.Errorf("the observations are %s", got)
 	}

@@ -39,7 +39,8 @@ func TestWorkspacePath(t *testing.T) {
 			t.Errorf("%s: %s", path, got)
 		}
 	}
-	if got := s.want(200, "POST", "/api/bash/execute_bash_command", `{"command":"pwd","cwd":"/workspace/project"}`); !strings.Contains(got, filepath.Join(home, "project")) {
+	got := s.want(200, "POST", "/api/bash/execute_bash_command", `{"command":"pwd","cwd":"/workspace/project"}`)
+	if !strings.Contains(got, filepath.Join(home, "project")) {
 		t.Errorf("the command ran elsewhere: %s", got)
 	}
 	s.want(404, "GET", "/api/file/download?path=/workspaces/project/docs/a.md", "")
