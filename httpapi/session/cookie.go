@@ -51,7 +51,7 @@ func (p Place) Refusal() error {
 	}
 	return response.Error(http.StatusForbidden, "Signing in needs HTTPS: over plain HTTP everybody on the way could read "+
 		"the session. Open this page with https://, or on the node's own machine as http://127.0.0.1. Behind a load "+
-		"balancer with TLS the node must trust it (http { trusted_proxies }).")
+		"balancer with TLS the node must trust it (limits { trusted_proxies }).")
 }
 
 // name is the name of the cookie, "" where there is none.
