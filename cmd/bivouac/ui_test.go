@@ -16,7 +16,8 @@ func TestUI_OpensWhatTheFileNames(t *testing.T) {
 		t.Errorf("without a page: %v, %v", p, err)
 	}
 	nowhere := filepath.Join(t.TempDir(), "page")
-	if _, err := (UIConfig{Enabled: true, Directory: nowhere}).open(); err == nil || !strings.Contains(err.Error(), nowhere) {
+	_, err := (UIConfig{Enabled: true, Directory: nowhere}).open()
+	if err == nil || !strings.Contains(err.Error(), nowhere) {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 	if p, err := (UIConfig{Directory: nowhere}).open(); p != nil || err != nil {
