@@ -29,6 +29,8 @@ type Conversation struct {
 	UpdatedAt time.Time         `json:"updated_at"`
 	// LLM is where its model requests go, nil below VersionEndpoints (Settings.EndpointOf).
 	LLM *ModelEndpoint `json:"llm,omitempty"`
+	// AgentProfile is the agent profile that its start named, nil for none (VersionProfiles).
+	AgentProfile *LaunchedProfile `json:"agent_profile,omitempty"`
 	// Models is what the conversation used models for. It is zero below VersionModels.
 	Models ModelUsage `json:"models,omitzero"`
 }

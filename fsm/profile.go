@@ -50,6 +50,12 @@ type Profile struct {
 	Document json.RawMessage `json:"document,omitempty"`
 }
 
+// LaunchedProfile is the agent profile that a conversation began with (VersionProfiles).
+type LaunchedProfile struct {
+	ID       string `json:"agent_profile_id"`
+	Revision int64  `json:"revision"`
+}
+
 // ValidProfileName reports whether s can be the name of a profile: [A-Za-z0-9._-]{1,64}.
 func ValidProfileName(s string) bool {
 	return s != "" && len(s) <= MaxProfileName && strings.Trim(s,

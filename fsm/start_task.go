@@ -48,6 +48,8 @@ type StartTask struct {
 	Pending []PendingMessage `json:"pending,omitempty"`
 	// Setup is what the task asks its user, nil for nothing (VersionSetup).
 	Setup *TaskSetup `json:"setup,omitempty"`
+	// AgentProfile is that of the conversation (Conversation.AgentProfile).
+	AgentProfile *LaunchedProfile `json:"agent_profile,omitempty"`
 	// LLM is that of the conversation (Conversation.LLM).
 	LLM *ModelEndpoint `json:"llm,omitempty"`
 	// Secrets points at the secrets of the request, a StartSecrets. It is zero when there are none.

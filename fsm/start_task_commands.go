@@ -27,8 +27,10 @@ type StartTaskCreateBody struct {
 	Request        StartRequest `json:"request"`
 	// LLMProfile is the id of the LLM profile that the conversation uses, "" for the settings
 	// (VersionProfiles). An unknown one is CodeNotFound.
-	LLMProfile string    `json:"llm_profile,omitempty"`
-	Secrets    SecretRef `json:"secrets"`
+	LLMProfile string `json:"llm_profile,omitempty"`
+	// AgentProfile is the agent profile that the request was filled in from, nil for none.
+	AgentProfile *LaunchedProfile `json:"agent_profile,omitempty"`
+	Secrets      SecretRef        `json:"secrets"`
 }
 
 // CommandType implements Body.
@@ -43,6 +45,9 @@ func (b *StartTaskCreateBody) check(r *rules) {
 	}
 	b.Request.check(r)
 	r.lookedUp("llm_profile", b.LLMProfile)
+	if b.AgentProfile != nil {
+		r.lookedUp("agent_profile", b.AgentProfile.ID)
+	}
 	r.ref("secrets", b.Secrets)
 }
 
@@ -88,6 +93,9 @@ func (t *transaction) applyStartTaskCreate(b *StartTaskCreateBody) (Result, *Err
 		Request: request, LLM: t.endpointForStart(user, request.LLMModel, parent),
 		Secrets: b.Secrets, CreatedAt: t.now, UpdatedAt: t.now,
 		CreatedIndex: t.desiredIndex(),
+	}
+	if t.meta.active(VersionProfiles) {
+		task.AgentProfile = b.AgentProfile
 	}
 	if b.LLMProfile != "" && t.meta.active(VersionProfiles) {
 		var err *Error
@@ -391,6 +399,7 @@ func (t *transaction) applyStartTaskFinish(b *StartTaskFinishBody) (Result, *Err
 	c := b.Conversation
 	c.AutoTitle = c.AutoTitle && t.meta.active(VersionModels)
 	c.UserID, c.V0ID, c.SandboxID, c.LLM = old.UserID, old.V0ID, old.SandboxID, old.LLM
+	c.AgentProfile = old.AgentProfile
 	c.CreatedAt, c.UpdatedAt = t.now, t.now
 	if t.meta.active(VersionHistory) {
 		t.leaveParent(&c)

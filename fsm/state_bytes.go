@@ -214,6 +214,9 @@ func (t *StartTask) textBytes() int {
 	) + len(
 		t.AgentServerURL,
 	) + t.LLM.textBytes() + t.Setup.textBytes()
+	if t.AgentProfile != nil {
+		n += elementOverhead + len(t.AgentProfile.ID)
+	}
 	for i := range t.Pending {
 		n += elementOverhead + textBytes(reflect.ValueOf(&t.Pending[i]))
 	}

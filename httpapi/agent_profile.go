@@ -274,6 +274,7 @@ func (c *call) useAgentProfile(in *startInput) error {
 	if err != nil {
 		return err
 	}
+	in.agentProfile = &fsm.LaunchedProfile{ID: p.ID, Revision: p.Revision}
 	server := fsm.AgentOpenHands
 	if doc.AgentKind == fsm.AgentACP {
 		server = decode.OrZero(doc.ACPServer)

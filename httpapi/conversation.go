@@ -23,30 +23,30 @@ const maxConversationBatch = 99
 
 // conversationBody is the API's AppConversation (API.md, "Conversations: members").
 type conversationBody struct {
-	ID                   string            `json:"id"`
-	CreatedByUserID      *string           `json:"created_by_user_id"`
-	SandboxID            string            `json:"sandbox_id"`
-	SelectedRepository   *string           `json:"selected_repository"`
-	SelectedBranch       *string           `json:"selected_branch"`
-	GitProvider          *fsm.ProviderType `json:"git_provider"`
-	Title                *string           `json:"title"`
-	Trigger              *string           `json:"trigger"`
-	PRNumber             []int64           `json:"pr_number"`
-	LLMModel             *string           `json:"llm_model"`
-	AgentKind            string            `json:"agent_kind"`
-	Metrics              *metricsBody      `json:"metrics"`
-	ParentConversationID *string           `json:"parent_conversation_id"`
-	SubConversationIDs   []string          `json:"sub_conversation_ids"`
-	Public               *bool             `json:"public"`
-	Tags                 map[string]string `json:"tags"`
-	CreatedAt            wire.Time         `json:"created_at"`
-	UpdatedAt            wire.Time         `json:"updated_at"`
-	SandboxStatus        fsm.SandboxState  `json:"sandbox_status"`
-	ExecutionStatus      *string           `json:"execution_status"`
-	ConversationURL      *string           `json:"conversation_url"`
-	SessionAPIKey        *string           `json:"session_api_key"`
-	ACPServer            *string           `json:"acp_server"`
-	LaunchedAgentProfile *struct{}         `json:"launched_agent_profile"`
+	ID                   string               `json:"id"`
+	CreatedByUserID      *string              `json:"created_by_user_id"`
+	SandboxID            string               `json:"sandbox_id"`
+	SelectedRepository   *string              `json:"selected_repository"`
+	SelectedBranch       *string              `json:"selected_branch"`
+	GitProvider          *fsm.ProviderType    `json:"git_provider"`
+	Title                *string              `json:"title"`
+	Trigger              *string              `json:"trigger"`
+	PRNumber             []int64              `json:"pr_number"`
+	LLMModel             *string              `json:"llm_model"`
+	AgentKind            string               `json:"agent_kind"`
+	Metrics              *metricsBody         `json:"metrics"`
+	ParentConversationID *string              `json:"parent_conversation_id"`
+	SubConversationIDs   []string             `json:"sub_conversation_ids"`
+	Public               *bool                `json:"public"`
+	Tags                 map[string]string    `json:"tags"`
+	CreatedAt            wire.Time            `json:"created_at"`
+	UpdatedAt            wire.Time            `json:"updated_at"`
+	SandboxStatus        fsm.SandboxState     `json:"sandbox_status"`
+	ExecutionStatus      *string              `json:"execution_status"`
+	ConversationURL      *string              `json:"conversation_url"`
+	SessionAPIKey        *string              `json:"session_api_key"`
+	ACPServer            *string              `json:"acp_server"`
+	LaunchedAgentProfile *fsm.LaunchedProfile `json:"launched_agent_profile"`
 }
 
 // conversationQuery reads the filters of API.md, "Conversations: search".
@@ -197,6 +197,7 @@ func newConversationBody(row *fsm.Conversation, sb *fsm.Sandbox, keys sandboxKey
 		Public: row.Public, Tags: wire.OrEmptyMap(row.Tags),
 		CreatedAt: wire.At(row.CreatedAt), UpdatedAt: wire.At(row.UpdatedAt),
 		SandboxStatus: fsm.SandboxMissing, ACPServer: wire.OrNull(row.Tags["acpserver"]),
+		LaunchedAgentProfile: row.AgentProfile,
 	}
 	b.AgentKind = cmp.Or(b.AgentKind, "openhands")
 	if sb == nil {

@@ -224,6 +224,7 @@ func TestStart_AgentProfile(t *testing.T) {
 	q := task.Request
 	if task.LLM == nil || task.LLM.Model != "openai/gpt-5" || task.LLM.Profile != "p1" ||
 		*q.ACPServer != fsm.AgentOpenHands ||
+		task.AgentProfile == nil || *task.AgentProfile != (fsm.LaunchedProfile{ID: "p2"}) ||
 		*q.SystemMessageSuffix != "Be short.\n\nAnd kind." || *q.AgentProfileID != "p2" {
 		t.Errorf("the task has %+v and %+v", task.LLM, q)
 	}
@@ -231,8 +232,8 @@ func TestStart_AgentProfile(t *testing.T) {
 		task.LLM.BaseURL != "https://models.example.org/v1" {
 		t.Errorf("with a model of its own the task has %+v", task.LLM)
 	}
-	if task = start(h.alice, `{"agent_profile_id":""}`, 200); task.LLM != nil {
-		t.Errorf("without a profile the task has %+v", task.LLM)
+	if task = start(h.alice, `{"agent_profile_id":""}`, 200); task.LLM != nil || task.AgentProfile != nil {
+		t.Errorf("without a profile the task has %+v and %+v", task.LLM, task.AgentProfile)
 	}
 	start(h.alice, `{"agent_profile_id":"p1"}`, 404)
 	h.do(h.bob, "POST", pathConversations, `{"agent_profile_id":"p2"}`).want(t, 404).is(t,

@@ -27,6 +27,8 @@ type startInput struct {
 	secrets fsm.StartSecrets
 	// llmProfile is the id of the LLM profile that the conversation uses, "" for the settings.
 	llmProfile string
+	// agentProfile is the agent profile that the request is filled in from, nil for none.
+	agentProfile *fsm.LaunchedProfile
 	// conversation is the requested id, "" for a new one.
 	conversation string
 	v0ID         string
@@ -83,7 +85,7 @@ func (c *call) checkStart(q fsm.StartRequest) error {
 func (in startInput) command(user string) (*fsm.StartTaskCreateBody, request.SecretWrites, error) {
 	body := &fsm.StartTaskCreateBody{
 		ID: newHexID(), ConversationID: in.conversation, V0ID: in.v0ID, Join: in.join, Request: in.request,
-		LLMProfile: in.llmProfile,
+		LLMProfile: in.llmProfile, AgentProfile: in.agentProfile,
 	}
 	if body.ConversationID == "" {
 		body.ConversationID = newHexID()

@@ -64,6 +64,10 @@ func TestDev_Profiles(t *testing.T) {
 		var rows []struct {
 			Status string  `json:"execution_status"`
 			Model  *string `json:"llm_model"`
+			Agent  *struct {
+				ID       string `json:"agent_profile_id"`
+				Revision int64  `json:"revision"`
+			} `json:"launched_agent_profile"`
 		}
 		first.do(t, http.StatusOK, http.MethodGet, "/api/v1/app-conversations?ids="+conversation, nil).json(t, &rows)
 		if rows[0].Status != "finished" {
@@ -71,6 +75,9 @@ func TestDev_Profiles(t *testing.T) {
 		}
 		if rows[0].Model == nil || *rows[0].Model != "openai/scripted-b" {
 			return fmt.Errorf("its model is %v", rows[0].Model)
+		}
+		if rows[0].Agent == nil || rows[0].Agent.ID != agent.Profile.ID || rows[0].Agent.Revision != 0 {
+			return fmt.Errorf("its agent profile is %+v", rows[0].Agent)
 		}
 		return nil
 	})
