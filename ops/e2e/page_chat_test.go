@@ -104,7 +104,7 @@ func (w *webPage) picture(t *testing.T, name string) {
 }
 
 // TestPage_AnswersAPerson: a person signs in on the page of a node, starts a conversation and reads
-// the model's answer, and what a tool did. Nothing leaves the node.
+// the model's answer, and what a tool did, after a reload too. Nothing leaves the node.
 func TestPage_AnswersAPerson(t *testing.T) {
 	browser := startChromium(t)
 	dev, _, info := startedPage(t)
@@ -128,6 +128,13 @@ func TestPage_AnswersAPerson(t *testing.T) {
 	w.picture(t, "answer")
 	w.say(t, "And once more")
 	w.shows(t, "Hello again.")
+	var at string
+	if err := w.eval("location.pathname", &at); err != nil {
+		t.Fatal(err)
+	}
+	w.show(t, at)
+	w.shows(t, "Please greet me", "echo the tool has run", "Hello from the scripted model.", "Hello again.")
+	w.picture(t, "reloaded")
 	refused := map[string]bool{}
 	for _, one := range w.refused(t) {
 		refused[violation(one)] = true
