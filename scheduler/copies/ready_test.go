@@ -1,7 +1,10 @@
 package copies_test
 
 import (
+	"context"
 	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,4 +64,41 @@ func TestS3_NotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready(fsm.CodeScheduler)
+}
+
+// The store goes away while a copy is made, as by an unmount. What follows of that copy is removed
+// again, and no other fills the mount point. With the store back, copies go on.
+func TestSave_StoreGoesAwayMeanwhile(t *testing.T) {
+	b := newBench(t)
+	b.write("a", random(1000))
+	first, _ := b.save(nil)
+	aside := b.store + ".away"
+	b.write("big", random(9<<20))
+	_, _, _, err := b.s.Save(t.Context(), "cl", "sb1", &first,
+		func(ctx context.Context, known io.Reader, out io.Writer) error {
+			if err := os.Rename(b.store, aside); err != nil {
+				return err
+			}
+			return b.export(ctx, known, out)
+		})
+	if err == nil || !strings.Contains(err.Error(), "mounted") {
+		t.Errorf("a copy beside the unmount: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(b.store, "cl")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the mount point has something: %v", b.objects())
+	}
+	// Another copy, which began between the two, sees a directory.
+	if err := os.MkdirAll(filepath.Join(b.store, "cl", "sb2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := b.s.Save(t.Context(), "cl", "sb1", &first, b.export); err == nil || len(b.objects()) > 0 {
+		t.Errorf("the mount point is filled with %v: %v", b.objects(), err)
+	}
+	if err := errors.Join(os.RemoveAll(b.store), os.Rename(aside, b.store)); err != nil {
+		t.Fatal(err)
+	}
+	second, _ := b.save(&first)
+	if _, err := b.load(second); err != nil {
+		t.Error(err)
+	}
 }

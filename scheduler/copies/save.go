@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -34,6 +37,9 @@ func (s *Store) Save(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if base != nil && s.dir != "" { // a bucket that is gone takes nothing; a mount point does
+		if s.Ready(ctx, cluster) != nil {
+			s.moveHome(ctx, cluster, sandbox, *base)
+		}
 		if err := s.Ready(ctx, cluster); err != nil {
 			return made, 0, 0, err
 		}
@@ -68,6 +74,9 @@ func (s *Store) Save(
 			err = first // what the other end says is the cause
 		}
 	}
+	if err == nil && s.dir != "" { // it may have gone meanwhile, and what follows is elsewhere then
+		err = s.Ready(ctx, cluster)
+	}
 	if err == nil {
 		err = s.durable(cluster, sandbox, made.ID)
 	}
@@ -89,6 +98,13 @@ func (w *saver) discard(ctx context.Context) {
 	_ = w.s.each(ctx, dirOf(w.cluster, w.sandbox, w.id), func(o *blob.ListObject) error {
 		return w.s.remove(ctx, o.Key)
 	})
+	if w.s.dir == "" {
+		return
+	}
+	// A directory of the cluster that has nothing would pass for the store.
+	for _, dir := range []string{dirOf(w.cluster, w.sandbox, w.id), path.Join(w.cluster, w.sandbox), w.cluster} {
+		_ = os.Remove(filepath.Join(w.s.dir, dir))
+	}
 }
 
 // reused returns what the next copy builds on, and the objects of that whose content it writes again.

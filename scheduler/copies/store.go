@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"gocloud.dev/blob"
@@ -29,6 +30,10 @@ type Store struct {
 	// dir is the directory of a store in a directory, "" for another one.
 	dir  string
 	keys Keys
+
+	mu sync.Mutex
+	// home is the cluster's directory as it was first seen. Another one in its place is a mount point.
+	home os.FileInfo
 }
 
 // Open opens the store at a URL: file:///directory without more, or s3://bucket?region=…&prefix=…/ with the
@@ -103,7 +108,7 @@ func unavailable(what string, err error) error {
 func (s *Store) Ready(ctx context.Context, cluster string) error {
 	var err error
 	if s.dir != "" {
-		_, err = os.Stat(filepath.Join(s.dir, cluster))
+		err = s.sameHome(cluster)
 	} else {
 		_, err = s.bucket.List(&blob.ListOptions{Prefix: cluster + "/"}).Next(ctx)
 	}
@@ -115,6 +120,37 @@ func (s *Store) Ready(ctx context.Context, cluster string) error {
 			"mounted, and the right one? (bivouac runbook copies)", cluster)
 	}
 	return fsm.Errorf(fsm.CodeScheduler, "the store of the workspaces' copies: listing %s: %v", cluster, err)
+}
+
+// sameHome reports, for a store in a directory, whether the cluster's directory is there, and is
+// the one that was there before.
+func (s *Store) sameHome(cluster string) error {
+	info, err := os.Stat(filepath.Join(s.dir, cluster))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.home != nil && os.SameFile(s.home, info) {
+		return nil
+	}
+	// An operator who lets the copies begin anew makes an empty one (bivouac runbook copies).
+	if list, err := os.ReadDir(filepath.Join(s.dir, cluster)); s.home != nil && (err != nil || len(list) > 0) {
+		return fs.ErrNotExist
+	}
+	s.home = info
+	return nil
+}
+
+// moveHome takes the directory that is there now for the store's if it has a copy that the state
+// names: the store was mounted again.
+func (s *Store) moveHome(ctx context.Context, cluster, sandbox string, c fsm.Copy) {
+	if there, err := s.bucket.Exists(ctx, dirOf(cluster, sandbox, c.ID)+manifestName); err != nil || !there {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.home = nil
 }
 
 // put writes an object of one piece.
