@@ -251,7 +251,13 @@ func (s *machineStorm) storeAway(ctx context.Context) (func() error, error) {
 	aside := s.store + ".away"
 	err := os.Rename(s.store, aside)
 	testcluster.Pause(ctx, s.some(5*time.Second, 20*time.Second))
-	return func() error { return os.Rename(aside, s.store) }, err
+	return func() error {
+		left, err := filepath.Glob(filepath.Join(s.store, "*", "*", "*", "*"))
+		if err == nil && len(left) > 3 { // a leader that was killed beside it leaves what it was writing
+			return fmt.Errorf("the mount point is filled: %v", left)
+		}
+		return errors.Join(err, os.RemoveAll(s.store), os.Rename(aside, s.store))
+	}, err
 }
 
 // recovered waits until the machines take sandboxes, and no operator's mark is left.

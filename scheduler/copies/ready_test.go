@@ -102,3 +102,31 @@ func TestSave_StoreGoesAwayMeanwhile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A leader that is killed beside an unmount leaves objects at the mount point. The next one, which
+// has seen no store, does not take it for the store.
+func TestSave_TheNextLeaderFindsAMountPoint(t *testing.T) {
+	b := newBench(t)
+	b.write("a", random(1000))
+	first, _ := b.save(nil)
+	torn := filepath.Join(b.store, "cl", "sb2", "00000001-0102")
+	if err := errors.Join(os.Rename(b.store, b.store+".away"), os.MkdirAll(torn, 0o700),
+		os.WriteFile(filepath.Join(torn, "data-000000"), random(10), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	next, err := copies.Open(t.Context(), "file://"+b.store, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	b.s = next
+	if _, _, _, err := b.s.Save(t.Context(), "cl", "sb1", &first, b.export); err == nil || len(b.objects()) != 1 {
+		t.Errorf("the mount point is filled with %v: %v", b.objects(), err)
+	}
+	if err := errors.Join(os.RemoveAll(b.store), os.Rename(b.store+".away", b.store)); err != nil {
+		t.Fatal(err)
+	}
+	if second, _ := b.save(&first); second.ID <= first.ID {
+		t.Errorf("the next copy is %+v", second)
+	}
+}

@@ -134,12 +134,26 @@ func (s *Store) sameHome(cluster string) error {
 	if s.home != nil && os.SameFile(s.home, info) {
 		return nil
 	}
-	// An operator who lets the copies begin anew makes an empty one (bivouac runbook copies).
-	if list, err := os.ReadDir(filepath.Join(s.dir, cluster)); s.home != nil && (err != nil || len(list) > 0) {
+	// An operator who lets the copies begin anew makes an empty one (bivouac runbook copies). A mount
+	// point in which a leader ended beside an unmount has objects and no manifest, which is written
+	// last.
+	dir := filepath.Join(s.dir, cluster)
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 && (s.home != nil || !hasManifest(dir)) {
 		return fs.ErrNotExist
 	}
 	s.home = info
 	return nil
+}
+
+// hasManifest reports whether a directory has a whole copy.
+func hasManifest(dir string) (found bool) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if found = err == nil && d.Name() == manifestName; found {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
 }
 
 // moveHome takes the directory that is there now for the store's if it has a copy that the state
