@@ -240,7 +240,8 @@ func jobOf(clusterID, id string, sb *fsm.Sandbox, o Observed, fresh bool, v *fsm
 		if sb.Member() {
 			job.KeyRef, job.Deferred = sb.InitRef, true
 		}
-		job.New = fresh && !o.Exists && !o.Foreign && !o.Workspace && !job.HasVersion && !job.HasWorkspace
+		job.New = fresh && !o.Exists && !o.Foreign && !o.Workspace && !job.HasVersion && !job.HasWorkspace &&
+			job.Volume == "" // a restored sandbox begins with its workspace
 	}
 	if o.Exists {
 		job.ModifyIndex = o.ModifyIndex

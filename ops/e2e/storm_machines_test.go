@@ -248,6 +248,10 @@ func (s *machineStorm) freezeOne(ctx context.Context) (func() error, error) {
 
 // storeAway takes the directory of the copies away, as one that is not mounted.
 func (s *machineStorm) storeAway(ctx context.Context) (func() error, error) {
+	// Before the first copy of all an empty directory is the store.
+	if made, err := filepath.Glob(filepath.Join(s.store, "*", "*", "*", "manifest")); err != nil || len(made) < 5 {
+		return nil, err
+	}
 	aside := s.store + ".away"
 	err := os.Rename(s.store, aside)
 	testcluster.Pause(ctx, s.some(5*time.Second, 20*time.Second))

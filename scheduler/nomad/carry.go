@@ -85,7 +85,7 @@ func (r *Runner) NewWorkspace(ctx context.Context, job scheduler.Job, avoid []st
 	if err != nil {
 		return scheduler.Workspace{}, err
 	}
-	if _, err := r.createVolume(ctx, job, client); err != nil {
+	if _, err := r.createVolume(ctx, job, client, true); err != nil {
 		return scheduler.Workspace{}, err
 	}
 	after, err := r.volumes(ctx, job)

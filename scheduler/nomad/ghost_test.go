@@ -144,3 +144,21 @@ func TestFact_ClientThatNomadForgets_KeepsItsVolumes(t *testing.T) {
 		t.Errorf("in %s its file is %q: %v", o.Placement.Workspace, raw, err)
 	}
 }
+
+// TestRunner_NewThatHasAVolume_TakesNoOther: a client refuses the name of a volume that is the
+// sandbox's own, from an earlier try. It is taken then, and no empty one is made beside it.
+func TestRunner_NewThatHasAVolume_TakesNoOther(t *testing.T) {
+	t.Parallel()
+	b, _ := twoMachines(t)
+	first, err := b.s.nomad.NodeID(t.Context())
+	b.must(err)
+	job := b.born(b.job(fsm.DriverRawExec), 7)
+	made, err := b.r.NewWorkspace(t.Context(), job, []string{first})
+	b.must(err)
+	job.New, job.Avoid = true, []string{first}
+	b.must(b.r.Start(t.Context(), job))
+	o := b.look(job, "it runs", func(o scheduler.Observed) bool { return o.Up && o.Placement != nil })
+	if v := b.volumes(job); len(v) != 1 || v[0].ID != made.ID || b.raw(job).Meta["bivouac_volume"] != made.ID {
+		t.Errorf("it runs in %s with the volumes %+v, want %s", o.Placement.Workspace, v, made.ID)
+	}
+}

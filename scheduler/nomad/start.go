@@ -117,7 +117,7 @@ func (r *Runner) startNew(ctx context.Context, job scheduler.Job) (done bool, er
 	client, err := r.chooseClient(ctx, job, &known)
 	var ws workspace
 	if err == nil {
-		ws, err = r.createVolume(ctx, job, client)
+		ws, err = r.createVolume(ctx, job, client, false)
 	}
 	if err == nil && ws.ID != "" {
 		if ws, err = r.usable(ctx, job.Template, ws); err == nil {

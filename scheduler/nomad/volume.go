@@ -55,7 +55,7 @@ func (r *Runner) workspace(ctx context.Context, job scheduler.Job, had leftovers
 	if err != nil {
 		return workspace{}, err
 	}
-	if _, err := r.createVolume(ctx, job, client); err != nil {
+	if _, err := r.createVolume(ctx, job, client, false); err != nil {
 		return workspace{}, err
 	}
 	// Another leader may have made one too: the oldest counts.
@@ -241,8 +241,8 @@ func (r *Runner) volume(ctx context.Context, id string) (*api.HostVolume, error)
 }
 
 // createVolume makes the sandbox's volume, on the client if one is named, and returns it as
-// Nomad's response has it. Without an id there is a volume already.
-func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client string) (workspace, error) {
+// Nomad's response has it. Without an id there is a volume already. beside makes another one then.
+func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client string, beside bool) (workspace, error) {
 	t := job.Template
 	v := &api.HostVolume{
 		Namespace: r.cfg.Namespace, PluginID: r.cfg.VolumePlugin,
@@ -265,7 +265,7 @@ func (r *Runner) createVolume(ctx context.Context, job scheduler.Job, client str
 			LTarget: "${node.datacenter}", Operand: "set_contains_any", RTarget: strings.Join(r.cfg.Datacenters, ","),
 		})
 	}
-	made, err := r.nameVolume(ctx, job, v)
+	made, err := r.nameVolume(ctx, job, v, beside)
 	if says(err, "no node meets constraints") {
 		return workspace{}, r.refusedVolume(ctx, job, err)
 	}
@@ -300,7 +300,9 @@ func jobOf(volume string) string {
 // of a volume that Nomad's servers have forgotten (hashicorp/nomad#27313): one made as they
 // crashed, or deleted by force while the client was down. Nomad has no call that deletes such a
 // volume.
-func (r *Runner) nameVolume(ctx context.Context, job scheduler.Job, v *api.HostVolume) (made *api.HostVolume, err error) {
+func (r *Runner) nameVolume(
+	ctx context.Context, job scheduler.Job, v *api.HostVolume, beside bool,
+) (made *api.HostVolume, err error) {
 	for n := range volumeNames {
 		v.Name = volumeNamed(job.SandboxID, n+1)
 		err = r.call(ctx, "create volume", func(ctx context.Context) error {
@@ -312,6 +314,12 @@ func (r *Runner) nameVolume(ctx context.Context, job scheduler.Job, v *api.HostV
 		})
 		if !says(err, textNameTaken) {
 			break
+		}
+		if beside {
+			continue
+		}
+		if has, unread := r.volumes(ctx, job); unread != nil || len(has) > 0 {
+			return nil, unread // it is the sandbox's own
 		}
 	}
 	if made != nil && made.Name != jobID(job.SandboxID) {
