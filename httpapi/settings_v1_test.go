@@ -86,8 +86,9 @@ func TestSettingsV1_Refused(t *testing.T) {
 		`{"agent_settings_diff":{"condenser":{"max_size":3}}}`:     diff + ".condenser.max_size value_error",
 		`{"agent_settings_diff":{"agent_kind":"llm"}}`:             diff + ".agent_kind enum",
 		`{"agent_settings_diff":{"mcp_config":{"mcpServers":{}}}}`: diff + ".mcp_config value_error",
-		`{"conversation_settings_diff":{"max_iterations":"a"}}`:    "body.conversation_settings_diff.max_iterations int_parsing",
-		`{"llm_base_url":"https://u:p@h"}`:                         "body.llm_base_url value_error",
+		`{"conversation_settings_diff":{"max_iterations":"a"}}`: "body.conversation_settings_diff" +
+			".max_iterations int_parsing",
+		`{"llm_base_url":"https://u:p@h"}`: "body.llm_base_url value_error",
 	} {
 		if got := summary(h.do(h.alice, "POST", pathSettingsV1, body).problems(t)); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: %v, want %s", body, got, want)
