@@ -152,8 +152,8 @@ func parts(path string) []string {
 	return strings.Split(path, "/")
 }
 
-// matches reports whether a path is one of a route's. A part with a colon stands for any, and a star
-// at the end for any that follow.
+// matches reports whether a path is one of a route's. A part with a colon stands for any, and a
+// star at the end for any that follow.
 func matches(route, path []string) bool {
 	if end := len(route) - 1; end >= 0 && route[end] == "*" {
 		route = route[:end]

@@ -22,8 +22,8 @@ const (
 //go:embed missing.html
 var missing []byte
 
-// Serve answers a GET or HEAD with a file that Find returned. hosts is the pattern of the sandboxes'
-// own hosts ("*.sandboxes.example.net"), with their scheme; zero where they have none.
+// Serve answers a GET or HEAD with a file that Find returned. hosts is the pattern of the
+// sandboxes' own hosts ("*.sandboxes.example.net"), with their scheme; zero where they have none.
 func (p *Page) Serve(w http.ResponseWriter, r *http.Request, name string, hosts url.URL) error {
 	h := w.Header()
 	h.Set("Cache-Control", cacheAsking)
@@ -81,7 +81,7 @@ func (p *Page) send(w http.ResponseWriter, r *http.Request, name string, f File)
 	return sendBody(w, r, body)
 }
 
-// sendBody sends a body, but for HEAD. Who does not read it to its end is not an error of the node's.
+// sendBody sends a body, but for HEAD. A client that does not read to the end is no error of ours.
 func sendBody(w http.ResponseWriter, r *http.Request, body io.Reader) error {
 	if r.Method != http.MethodHead {
 		_, _ = io.Copy(w, body)

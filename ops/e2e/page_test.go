@@ -19,8 +19,8 @@ import (
 // anyID matches an id in a path.
 var anyID = regexp.MustCompile(`[0-9a-f-]{36}|[0-9a-f]{32}|[0-9A-Za-z]{22}`)
 
-// pageRefused is what the build tries and the policy refuses: "DIRECTIVE HOST". The build of another
-// version may try more, which is to be looked at before it stands here.
+// pageRefused is what the build tries and the policy refuses: "DIRECTIVE HOST". The build of
+// another version may try more, which is to be looked at before it stands here.
 var pageRefused = []string{
 	// Logos of MCP servers.
 	"img-src app.tryordinal.com", "img-src cdn.jsdelivr.net", "img-src cdn.simpleicons.org",
@@ -72,9 +72,9 @@ func startedPage(t *testing.T) (dev *program, home string, info devInfo) {
 	return dev, home, info
 }
 
-// TestPage_AsksOnlyItsOwnNode: a person signs in on the web page of `bivouac dev` and opens each of its
-// paths. No request leaves the node but for those that the policy refuses, no path shows nothing, and
-// what answers 404 is known.
+// TestPage_AsksOnlyItsOwnNode: a person signs in on the web page of `bivouac dev` and opens each of
+// its paths. No request leaves the node but for those that the policy refuses, no path shows nothing,
+// and what answers 404 is known.
 func TestPage_AsksOnlyItsOwnNode(t *testing.T) {
 	browser := startChromium(t)
 	dev, _, info := startedPage(t)
