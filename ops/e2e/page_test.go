@@ -29,8 +29,7 @@ var pageRefused = []string{
 // pageAbsent are the paths that the build asks for and that answer 404, without harm to the page.
 var pageAbsent = []string{
 	"GET /api/automation/health", "GET /api/automation/sdk-version", // there are no automations
-	// Not there yet.
-	"GET /api/v1/app-conversations/ID/files", "GET /api/v1/conversation/ID/events/search",
+	"GET /api/v1/conversation/ID/events/search", // events are the sandbox's, over its socket
 }
 
 func eventuallyShows(t *testing.T, what string, check func() error) {
