@@ -151,7 +151,8 @@ func TestCutOffClient_Deletions(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin = time.Now()
-	if err := testcluster.Await(8*testcluster.Patience, func() error { return c.Audit(testcluster.Expected{}) }); err != nil {
+	if err := testcluster.Await(8*testcluster.Patience,
+		func() error { return c.Audit(testcluster.Expected{}) }); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("--- verdict: nothing of %d sandboxes was left %.1f s after the machine was back", count,
