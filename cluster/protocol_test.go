@@ -402,7 +402,7 @@ func TestReal_Restore_OlderVersion_ReadsWhatFollows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	if n := inBinary(t, s.Logs, done.Index); n != 0 {
 		t.Errorf("%d commands behind the restore have a header that older programs can't read", n)
 	}
