@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/request"
@@ -50,13 +51,9 @@ func (s *Server) handleCloudProxy(c *call) (response.Response, error) {
 	if err := c.Check(); err != nil {
 		return response.Response{}, err
 	}
-	v, err := c.View()
+	row, err := s.findSandboxAt(c, q.host)
 	if err != nil {
 		return response.Response{}, err
-	}
-	row := s.sandboxAt(v, c, q.host)
-	if row == nil {
-		return response.Response{}, response.Error(http.StatusForbidden, "host is not the agent server of a sandbox of yours")
 	}
 	request.InfoOf(c.Request.Context()).Sandbox = row.ID
 	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
@@ -199,7 +196,30 @@ func (q *proxyCall) request(ctx context.Context, seen *http.Request) *http.Reque
 	return r.WithContext(ctx)
 }
 
-// sandboxAt returns the caller's sandbox whose agent server is at an address now, nil for none.
+// findSandboxAt returns the caller's sandbox whose agent server is at an address, or a 403. It looks in
+// this node's own store, as the proxy does, which confirms with the cluster what is found. Another node
+// may have made or moved a sandbox a moment ago, so what is not found is asked of the cluster.
+func (s *Server) findSandboxAt(c *call, at *url.URL) (*fsm.Sandbox, error) {
+	v, err := s.proxy.View(c.Request.Context())
+	if err != nil {
+		return nil, err
+	}
+	if !v.Good(c.Caller.User, c.Caller.Credential, time.Now()) {
+		return nil, response.Unauthorized()
+	}
+	if row := s.sandboxAt(v, c, at); row != nil {
+		return row, nil
+	}
+	if v, err = c.ViewWith(cluster.Linearizable); err != nil {
+		return nil, err
+	}
+	if row := s.sandboxAt(v, c, at); row != nil {
+		return row, nil
+	}
+	return nil, response.Error(http.StatusForbidden, "host is not the agent server of a sandbox of yours")
+}
+
+// sandboxAt returns the caller's sandbox whose agent server is at an address in a view, nil for none.
 func (s *Server) sandboxAt(v *fsm.View, c *call, at *url.URL) *fsm.Sandbox {
 	to := s.linksFor(c.Request)
 	if s.cfg.SandboxURL == SandboxURLProxy {

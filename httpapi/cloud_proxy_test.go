@@ -294,3 +294,42 @@ func TestCloudProxy_Domain(t *testing.T) {
 		t.Errorf("the sandbox was called: %+v", behind.last())
 	}
 }
+
+// TestCloudProxy_Confirms: a call is confirmed with the cluster as one to the sandbox itself, however
+// stale a read the page asks for, and goes on while there is no leader.
+func TestCloudProxy_Confirms(t *testing.T) {
+	h, behind := newProxyHarness(t)
+	h.raised()
+	call := func(query string) reply {
+		return h.ask("POST", h.front.URL+pathCloudProxy+query, h.envelope(nil), "Authorization", "Bearer "+h.alice)
+	}
+	before := h.cluster.store.View()
+	h.revoke(h.alice)
+	arrived := 0
+	for _, query := range []string{"", "?stale=true"} {
+		t.Run("a revoked key"+query, func(t *testing.T) {
+			h.behind(before)
+			call(query).want(t, 401)
+			if n := behind.count() - arrived; n != 0 {
+				t.Errorf("%d calls arrived", n)
+			}
+		})
+		t.Run("without a leader"+query, func(t *testing.T) {
+			h.behind(before)
+			h.cluster.set(func(c *fakeCluster) { c.viewErr = fsm.Errorf(fsm.CodeNoLeader, "no leader") })
+			call(query).want(t, 200)
+			h.cluster.set(func(c *fakeCluster) { c.viewErr = nil })
+			arrived = behind.count()
+		})
+	}
+}
+
+// TestCloudProxy_KnowsWhatAnotherNodeHasJustMade: a sandbox that this node's store does not have yet.
+func TestCloudProxy_KnowsWhatAnotherNodeHasJustMade(t *testing.T) {
+	h, _ := newProxyHarness(t)
+	before := h.cluster.store.View()
+	h.id = h.createSandbox(h.alice)
+	h.place()
+	h.behind(before)
+	h.through(nil).want(t, 200)
+}
