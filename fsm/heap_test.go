@@ -136,6 +136,14 @@ func heapShapes() map[string]func(i int) []any {
 		"result, profile": func(i int) []any {
 			return []any{record(i, Result{Profile: &Profile{UserID: "ada", Kind: ProfileLLM, Name: "n", ID: id("p", i)}})}
 		},
+		"result, own key": func(i int) []any {
+			r := record(i, Result{APIKey: &APIKey{
+				ID: i, Lookup: id("l", i)[:12], Hash: sha(id("h", i)), Name: *text(200), UserID: "ada", Role: RoleUser,
+				CreatedAt: at, ExpiresAt: &at,
+			}})
+			r.Type = string(OwnKeyCreate)
+			return []any{r}
+		},
 		"session": func(i int) []any {
 			return []any{&Session{Hash: sha(fmt.Sprint(i)), UserID: "ada", KeyID: 1, CreatedAt: at, SeenAt: at}}
 		},

@@ -1,6 +1,9 @@
 package fsm
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // MaxOwnKeys is how many valid keys a user may have and still make another. Operators may make more.
 const MaxOwnKeys = 100
@@ -11,7 +14,8 @@ type OwnKeyCreateBody struct {
 	Lookup string `json:"lookup"`
 	Hash   string `json:"hash"`
 	Name   string `json:"name"`
-	// ExpiresAt is as in APIKeyCreateBody.
+	// ExpiresAt is as in APIKeyCreateBody, and no later than what the command was asked with lasts at
+	// most (CodeInvalid); absent it is that end.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
@@ -38,9 +42,31 @@ func (t *transaction) applyOwnKeyCreate(b *OwnKeyCreateBody) (Result, *Error) {
 	if valid >= MaxOwnKeys {
 		return Result{}, Errorf(CodeConflict, "you have %d API keys, and may have %d: delete one", valid, MaxOwnKeys)
 	}
+	end := b.ExpiresAt
+	if most := t.endOfCredential(); most != nil {
+		if end != nil && end.After(*most) {
+			return Result{}, Errorf(CodeInvalid, "expires_at is after the end of the key or session that this was asked with")
+		}
+		end = cmp.Or(end, most)
+	}
 	return t.applyAPIKeyCreate(&APIKeyCreateBody{
-		Lookup: b.Lookup, Hash: b.Hash, Name: b.Name, UserID: user, ExpiresAt: b.ExpiresAt,
+		Lookup: b.Lookup, Hash: b.Hash, Name: b.Name, UserID: user, ExpiresAt: end,
 	})
+}
+
+// endOfCredential returns when the key or session that the command was asked with ends at the latest,
+// nil for never.
+func (t *transaction) endOfCredential() (end *time.Time) {
+	by, v := t.cmd.Credential, t.view()
+	if key := v.APIKeyByLookup(by.Lookup); key != nil {
+		end = key.ExpiresAt
+	}
+	if s := v.Session(by.KeyHash); s != nil && by.ofSession() {
+		if most := s.CreatedAt.Add(SessionAge); end == nil || most.Before(*end) {
+			end = &most
+		}
+	}
+	return end
 }
 
 // OwnKeyRevokeBody revokes a key of Command.UserID permanently. One that is unknown, revoked or another

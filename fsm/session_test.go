@@ -128,6 +128,49 @@ func TestSession_DoesNotOperate(t *testing.T) {
 	}
 }
 
+// TestOwnKey_EndsWithItsMaker: a key that a session or a limited key makes lasts no longer than what
+// it was made with.
+func TestOwnKey_EndsWithItsMaker(t *testing.T) {
+	t.Parallel()
+	f, session := signedIn(t)
+	week, day, hour := f.now.Add(SessionAge), f.now.Add(24*time.Hour), f.now.Add(time.Hour)
+	f.do("", &APIKeyCreateBody{Lookup: "kd", Hash: sha("kd"), UserID: "ada", ExpiresAt: &day})
+	cmd := f.command("ada", &SessionCreateBody{Hash: sha("days"), KeyID: 3})
+	if _, err := f.apply(cmd); err != nil {
+		t.Fatal(err)
+	}
+	later := week.Add(time.Hour)
+	for name, c := range map[string]struct {
+		by          Credential
+		asked, want *time.Time
+		code        Code
+	}{
+		"a session":                           {session, nil, &week, ""},
+		"a session, for an hour":              {session, &hour, &hour, ""},
+		"a session, for more than a week":     {session, &later, nil, CodeInvalid},
+		"a key of a day":                      {Credential{Lookup: "kd"}, nil, &day, ""},
+		"a key of a day, for an hour":         {Credential{Lookup: "kd"}, &hour, &hour, ""},
+		"a key of a day, for a week":          {Credential{Lookup: "kd"}, &week, nil, CodeInvalid},
+		"a session of a key of a day":         {Credential{Lookup: "kd", KeyHash: sha("days")}, nil, &day, ""},
+		"a key without an end":                {Credential{Lookup: "ka"}, nil, nil, ""},
+		"a key without an end, for a week on": {Credential{Lookup: "ka"}, &later, &later, ""},
+	} {
+		cmd := f.command("ada", &OwnKeyCreateBody{Lookup: sha(name)[:12], Hash: sha(name)})
+		cmd.Body.(*OwnKeyCreateBody).ExpiresAt, cmd.Credential = c.asked, c.by
+		res, err := f.apply(cmd)
+		if CodeOf(err) != c.code && !(err == nil && c.code == "") {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		if got := res.APIKey.ExpiresAt; (got == nil) != (c.want == nil) || got != nil && !got.Equal(*c.want) {
+			t.Errorf("%s: the key ends at %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // TestSession_EndsWithTheHistory: after a restore or a recovery nobody is signed in.
 func TestSession_EndsWithTheHistory(t *testing.T) {
 	t.Parallel()

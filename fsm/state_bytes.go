@@ -35,8 +35,8 @@ const (
 
 // rowBytes returns what a row counts for in its user's state: settings, profiles, names of secrets,
 // git providers, sandboxes, conversations, start tasks and results of commands, and the secrets that
-// they refer to or did until ReplacedTTL ago. Other rows count for nothing, because only operators
-// and the leader write them. It depends on the row alone.
+// they refer to or did until ReplacedTTL ago. Other rows count for nothing: operators and the leader
+// write them, and of API keys a user makes few (MaxOwnKeys, EndedKeys). It depends on the row alone.
 func (m *meta) rowBytes(row any) (user string, bytes int) {
 	if !m.active(VersionRoom) {
 		return textBytesOf(row)
@@ -75,6 +75,7 @@ const (
 	resultConversationHeap = 400
 	resultTaskHeap         = 800
 	resultProfileHeap      = 250
+	resultAPIKeyHeap       = 350
 	// refHeap is what a reference costs, with its row of tableSecretRefs.
 	refHeap = 350
 )
@@ -147,6 +148,10 @@ func (r *commandRecord) heap() int {
 	}
 	if p := r.Result.Profile; p != nil {
 		n += resultProfileHeap + p.textBytes()
+	}
+	// Operators' commands have such results below VersionOwnKeys, and count as they did there.
+	if k := r.Result.APIKey; k != nil && r.Type == string(OwnKeyCreate) {
+		n += resultAPIKeyHeap + len(k.Name) + len(k.UserID)
 	}
 	return n
 }

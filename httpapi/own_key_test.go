@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
@@ -76,4 +77,17 @@ func TestOwnKeys_Bound(t *testing.T) {
 	if !json.Valid(res.body) || !strings.Contains(string(res.body), "delete one") {
 		t.Errorf("the refusal is %s", res.body)
 	}
+}
+
+// TestOwnKeys_OfASession: a key that a page makes ends with the session's week.
+func TestOwnKeys_OfASession(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	b.signIn(`{"key":"` + b.alice + `"}`)
+	var made keyBody
+	b.ask("POST", "/api/keys", "{}").want(t, 200).json(t, &made)
+	if end := made.ExpiresAt; end == nil || end.After(time.Now().Add(fsm.SessionAge)) {
+		t.Errorf("the key ends at %v", end)
+	}
+	b.ask("POST", "/api/keys", `{"expires_at":"2999-01-01T00:00:00Z"}`).want(t, 422)
 }
