@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/scheduler/agent/bash"
 )
 
 // maxFiles is how many files a listing has at most.
@@ -23,8 +23,8 @@ const maxFiles = 5000
 const listFiles = `find . \( -name .git -o -name node_modules -o -name .venv -o -name __pycache__ \) -prune ` +
 	`-o -type f -print 2>/dev/null | head -n 5000`
 
-// filesPoll is how long a listing waits before it asks again whether the command has ended.
-const filesPoll = 100 * time.Millisecond
+// maxListing bounds what is kept of a command's output, in bytes: a sandbox may print without end.
+const maxListing = 8 << 20
 
 // handleConversationFiles handles GET …/{conversation_id}/files: the files below a directory of the
 // sandbox, by their paths in it; none while the sandbox does not run or has no such directory.
@@ -73,31 +73,13 @@ func (a *conversationAgent) shell(ctx context.Context, dir, command string) (str
 	if err := a.call(ctx, AgentRequest{http.MethodPost, "/api/bash/start_bash_command", body}, &begun); err != nil {
 		return "", err
 	}
-	q := url.Values{
-		"command_id__eq": {begun.ID}, "kind__eq": {"BashOutput"}, "sort_order": {"TIMESTAMP"}, "limit": {"100"},
-	}
-	for {
-		var page struct {
-			Items []struct {
-				ExitCode *int    `json:"exit_code"`
-				Stdout   *string `json:"stdout"`
-			} `json:"items"`
-		}
-		err := a.call(ctx, AgentRequest{Method: http.MethodGet, Path: "/api/bash/bash_events/search?" + q.Encode()}, &page)
-		if err != nil {
-			return "", err
-		}
-		var text strings.Builder
-		for _, one := range page.Items {
+	var text strings.Builder
+	_, err = bash.Read(ctx, begun.ID, func(ctx context.Context, path string, page *bash.Page) error {
+		return a.call(ctx, AgentRequest{Method: http.MethodGet, Path: path}, page)
+	}, func(one bash.Output) {
+		if text.Len() < maxListing {
 			text.WriteString(decode.OrZero(one.Stdout))
-			if one.ExitCode != nil {
-				return text.String(), nil
-			}
 		}
-		select {
-		case <-time.After(filesPoll):
-		case <-ctx.Done():
-			return "", ctx.Err()
-		}
-	}
+	})
+	return text.String(), err
 }

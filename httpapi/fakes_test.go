@@ -402,7 +402,7 @@ func cannedAnswer(q AgentRequest) ([]byte, error) {
 		"/api/file/download":            "# Plan\n",
 		"/api/bash/start_bash_command":  `{"id":"b-1"}`,
 		"/api/bash/bash_events/search": `{"items":[{"stdout":"./b/x.go\n./a.md\n/etc/passwd\n","exit_code":null},` +
-			`{"stdout":"./b/\u0000.go\n","exit_code":0}]}`,
+			`{"order":1,"stdout":"./b/\u0000.go\n","exit_code":0}]}`,
 		"/api/git/changes": `[{"status":"UPDATED","path":"a.go"}]`,
 		"/api/git/diff":    `{"modified":"b","original":null}`,
 		"/api/skills": `{"skills":[{"name":"a","type":"repo","content":"x",` +

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 
 	"bivouac.dev/bivouac/httpapi/client"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/agent/bash"
 )
 
 // maxCopy bounds a file that is copied into a sandbox, in bytes.
@@ -122,31 +122,16 @@ func (p *program) execute(cmd *cobra.Command, c *client.Client, sandbox string, 
 func (p *program) output(
 	ctx context.Context, c *client.Client, sandbox, id string, stdout, stderr io.Writer,
 ) (int, error) {
-	last := -1
-	for pause := 50 * time.Millisecond; ; pause = min(pause*2, time.Second) {
-		q := url.Values{"command_id__eq": {id}, "kind__eq": {"BashOutput"}, "limit": {"100"}}
-		if last >= 0 {
-			q.Set("order__gt", strconv.Itoa(last))
-		}
-		var page agent.Page[agent.BashOutput]
-		err := c.Call(ctx, http.MethodGet, agentPath(sandbox, "/api/bash/bash_events/search?"+q.Encode()), nil, &page)
+	return bash.Read(ctx, id, func(ctx context.Context, path string, page *bash.Page) error {
+		err := c.Call(ctx, http.MethodGet, agentPath(sandbox, path), nil, page)
 		if err != nil && (ctx.Err() != nil || !isOutage(err)) {
-			return 0, errors.Join(ctx.Err(), err)
+			return errors.Join(ctx.Err(), err)
 		}
-		for _, e := range page.Items {
-			last, pause = e.Order, 50*time.Millisecond
-			_, _ = io.WriteString(stdout, deref(e.Stdout)) // nobody reads a closed pipe
-			_, _ = io.WriteString(stderr, deref(e.Stderr))
-			if e.ExitCode != nil {
-				return *e.ExitCode, nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(pause):
-		}
-	}
+		return nil
+	}, func(one bash.Output) {
+		_, _ = io.WriteString(stdout, deref(one.Stdout)) // nobody reads a closed pipe
+		_, _ = io.WriteString(stderr, deref(one.Stderr))
+	})
 }
 
 // printer writes a sandbox's output: printable only where it goes to a terminal.

@@ -24,8 +24,9 @@ var mayImportToo = map[string][]string{
 	"cmd": {"ops/runbooks"}, // the program ships them
 	// Drills call the API, and script a model; ops/page writes what a node's page reads.
 	"ops":     {"httpapi/client", "httpapi/page", "scheduler/agent/modeltest"},
-	"cluster": {"httpapi/requestid"},      // a request keeps its id on every node
-	"httpapi": {"scheduler/agent/preset"}, // agents of specs and vendors of models, as data
+	"cluster": {"httpapi/requestid"}, // a request keeps its id on every node
+	// agents of specs and vendors of models, as data; what a sandbox's shell prints
+	"httpapi": {"scheduler/agent/bash", "scheduler/agent/preset"},
 	"scheduler": {
 		"httpapi/decode",
 		"httpapi/requestid",
@@ -137,7 +138,7 @@ var ours = map[string][]string{
 	"scheduler/durable": {},
 	"scheduler/fault":   {},
 	"scheduler/slots":   {},
-	"scheduler/agent":   {"httpapi/decode", "httpapi/requestid"},
+	"scheduler/agent":   {"httpapi/decode", "httpapi/requestid", "scheduler/agent/bash"},
 	"cmd/internal/sandboxagent/agentserver": {
 		"cmd/internal/sandboxagent/acp",
 		"cmd/internal/sandboxagent/agentserver/bash",
@@ -255,6 +256,7 @@ var ours = map[string][]string{
 		"cmd/internal/sandboxagent/event",
 		"scheduler/agent/preset",
 	},
+	"scheduler/agent/bash":              {},
 	"scheduler/agent/preset":            {},
 	"scheduler/agent/modeltest":         {},
 	"cmd/internal/sandboxagent/acptest": {},

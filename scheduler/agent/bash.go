@@ -4,11 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/scheduler/agent/bash"
 )
 
 // maxOutput limits how much of a command's output is kept, in bytes.
@@ -112,62 +111,16 @@ type BashCommand struct {
 	Timeout   int     `json:"timeout"`
 }
 
-// BashOutput is a BashOutput event: a part of a command's output, or its end with the exit code.
-type BashOutput struct {
-	ID        string  `json:"id"`
-	Timestamp string  `json:"timestamp"`
-	Kind      string  `json:"kind"`
-	CommandID string  `json:"command_id"`
-	Order     int     `json:"order"`
-	ExitCode  *int    `json:"exit_code"`
-	Stdout    *string `json:"stdout"`
-	Stderr    *string `json:"stderr"`
-}
+// BashOutput is a BashOutput event.
+type BashOutput = bash.Output
 
-func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (Output, error) {
-	var stdout, stderr string
-	last := -1
-	for pause := 50 * time.Millisecond; ; pause = min(pause*2, time.Second) {
-		q := url.Values{
-			"command_id__eq": {id}, "kind__eq": {"BashOutput"}, "sort_order": {"TIMESTAMP"}, "limit": {"100"},
-		}
-		if last >= 0 {
-			q.Set("order__gt", strconv.Itoa(last))
-		}
-		var page Page[BashOutput]
-		r := request{
-			op:     opRunCommand,
-			method: http.MethodGet,
-			key:    key,
-			url:    baseURL + "/api/bash/bash_events/search?" + q.Encode(),
-		}
-		if err := c.call(ctx, c.cfg.CallTimeout, r, &page); err != nil {
-			return Output{Stdout: stdout, Stderr: stderr}, err
-		}
-		for _, e := range page.Items {
-			if e.Order <= last {
-				continue
-			}
-			last = e.Order
-			stdout, stderr = decode.Tail(stdout+textOf(e.Stdout), maxOutput), decode.Tail(stderr+textOf(e.Stderr), maxOutput)
-			if e.ExitCode != nil {
-				return Output{ExitCode: *e.ExitCode, Stdout: stdout, Stderr: stderr}, nil
-			}
-			pause = 50 * time.Millisecond
-		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return Output{Stdout: stdout, Stderr: stderr}, ctx.Err()
-		case <-t.C:
-		}
-	}
-}
-
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
+func (c *Client) awaitCommand(ctx context.Context, baseURL, key, id string) (out Output, err error) {
+	out.ExitCode, err = bash.Read(ctx, id, func(ctx context.Context, path string, page *bash.Page) error {
+		r := request{op: opRunCommand, method: http.MethodGet, key: key, url: baseURL + path}
+		return c.call(ctx, c.cfg.CallTimeout, r, page)
+	}, func(one bash.Output) {
+		out.Stdout = decode.Tail(out.Stdout+decode.OrZero(one.Stdout), maxOutput)
+		out.Stderr = decode.Tail(out.Stderr+decode.OrZero(one.Stderr), maxOutput)
+	})
+	return out, err
 }
