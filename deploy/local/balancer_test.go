@@ -257,6 +257,49 @@ func TestBalancers_LogNoCredentialOfAnAddress(t *testing.T) {
 	}
 }
 
+// TestBalancers_FilesOfEitherPage: during an upgrade each node has files of its own page alone, and a
+// browser gets those of both through either balancer. What no node has is the nodes' 404.
+func TestBalancers_FilesOfEitherPage(t *testing.T) {
+	t.Parallel()
+	if local.HAProxyInstalled() == "" {
+		mandatory(t, "haproxy", "haproxy is not installed")
+	}
+	files := []string{"/assets/index-before.js", "/locales/after.json"}
+	var nodes []string
+	for _, file := range files {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Node", "yes")
+			if r.URL.Path != file && r.URL.Path != "/ready" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+		}))
+		t.Cleanup(srv.Close)
+		nodes = append(nodes, strings.TrimPrefix(srv.URL, "http://"))
+	}
+	h, err := local.StartHAProxy(t.Context(), local.HAProxyOptions{Dir: t.TempDir(), Nodes: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	base, _ := nginx(t, nodes)
+	for balancer, address := range map[string]string{"haproxy": h.Address, "nginx": base} {
+		for _, file := range files {
+			for range 2 { // whosever turn it is
+				if got := ask(t, http.DefaultClient, address+file); got.status != http.StatusOK {
+					t.Errorf("%s: %s is %d", balancer, file, got.status)
+				}
+			}
+		}
+		if got := ask(t, http.DefaultClient, address+"/assets/other.js"); got.status != 404 || !got.fromTheNode {
+			t.Errorf("%s: a file that no node has: %+v", balancer, got)
+		}
+	}
+}
+
 // TestNginx_ShippedFile: requests go to both nodes, or to the one that is left; what is private is
 // shut; without a node the answer is JSON.
 func TestNginx_ShippedFile(t *testing.T) {
