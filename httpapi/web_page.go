@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"net/url"
 
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
 )
 
 // servePage serves the web page: its files, and index.html for the paths that the page itself knows.
@@ -23,6 +25,14 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) bool {
 	}
 	info := request.InfoOf(r.Context())
 	info.Route = routePage
+	// Nobody judges a key or session that a file is asked for with: it would let a flood pass.
+	if !info.Counted {
+		info.Counted = true
+		if err := s.count(r.Context(), limits.Client{Address: info.Address}); err != nil {
+			response.FailureOf(err, response.FormatDetail, "").Write(w)
+			return true
+		}
+	}
 	info.Err = s.cfg.Page.Serve(w, r, name, hosts)
 	return true
 }

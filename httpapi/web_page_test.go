@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/httpapi/page"
+	"bivouac.dev/bivouac/httpapi/session"
 )
 
 // withPage is the configuration of a node that serves a page of one script.
@@ -101,6 +102,27 @@ func TestPage_PolicyNamesTheSandboxesHosts(t *testing.T) {
 		policy := h.do("", "GET", "/", "").want(t, 200).header.Get("Content-Security-Policy")
 		if !strings.Contains(policy, test.want) {
 			t.Errorf("%s: %s", name, policy)
+		}
+	}
+}
+
+// TestPage_CountsForItsAddress: a flood of the page's files is refused, whatever it presents.
+func TestPage_CountsForItsAddress(t *testing.T) {
+	for name, header := range map[string][]string{
+		"nothing":   nil,
+		"a key":     {"Authorization", "Bearer nonsense"},
+		"a header":  {"X-Session-API-Key", "nonsense"},
+		"a session": {"Cookie", session.CookiePlain + "=nonsense"},
+	} {
+		h := newHarness(t, withPage(t), slowRate)
+		refused := 0
+		for range 4 {
+			if h.do("", "GET", "/assets/a-12345678.js", "", header...).status == 429 {
+				refused++
+			}
+		}
+		if refused != 2 {
+			t.Errorf("%s: %d of 4 requests were refused", name, refused)
 		}
 	}
 }
