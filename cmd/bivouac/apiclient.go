@@ -19,7 +19,8 @@ const (
 	// defaultAddress is the address of the first node of `bivouac dev`.
 	defaultAddress = "http://127.0.0.1:8440"
 	clientTimeout  = time.Minute
-	// nextNodeTime is how long a node may take to accept a connection where there is another.
+	// nextNodeTime is how long a node may take to accept a connection, and to begin to answer a
+	// read, where there is another.
 	nextNodeTime = 3 * time.Second
 )
 

@@ -204,7 +204,7 @@ func (l login) client() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport, err := client.NewAddresses(l.Addresses, base)
+	transport, err := client.NewAddresses(l.Addresses, base, nextNodeTime)
 	if err != nil {
 		return nil, err
 	}

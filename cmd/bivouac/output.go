@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,12 +31,17 @@ func printTable(w io.Writer, heading []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// printJSON writes v as indented JSON.
+// printJSON writes v as indented JSON. What a terminal would obey is escaped.
 func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, escapeUnprintable(text.String()))
+	return err
 }
 
 func orDash(s string) string {

@@ -45,9 +45,15 @@ func printableJSON(raw []byte) ([]byte, error) {
 	if err := json.Compact(&line, raw); err != nil {
 		return nil, err
 	}
+	return []byte(escapeUnprintable(line.String())), nil
+}
+
+// escapeUnprintable escapes in a JSON text what a terminal would obey. The line breaks of JSON are
+// between values only, and stay.
+func escapeUnprintable(text string) string {
 	var safe strings.Builder
-	for _, r := range line.String() {
-		if unicode.IsPrint(r) {
+	for _, r := range text {
+		if unicode.IsPrint(r) || r == '\n' {
 			safe.WriteRune(r)
 			continue
 		}
@@ -55,7 +61,7 @@ func printableJSON(raw []byte) ([]byte, error) {
 			fmt.Fprintf(&safe, `\u%04x`, unit)
 		}
 	}
-	return []byte(safe.String()), nil
+	return safe.String()
 }
 
 // isTerminal reports whether a command's input or output is a terminal.

@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -38,5 +41,32 @@ func TestPrintable_LogsAreRawForPrograms(t *testing.T) {
 	raw, err := io.ReadAll(printableLog(strings.NewReader(text), new(bytes.Buffer)))
 	if err != nil || string(raw) != text {
 		t.Errorf("a program gets %q (%v), want %q", raw, err, text)
+	}
+}
+
+// TestPrintable_ErrorsAndJSON: what a node, or who poses as one, answers reaches no terminal raw.
+func TestPrintable_ErrorsAndJSON(t *testing.T) {
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_ = json.NewEncoder(w).Encode(map[string]string{"detail": "one\n" + hostile})
+	}))
+	defer node.Close()
+	env := map[string]string{"BIVOUAC_ADDR": node.URL, "BIVOUAC_API_KEY": "k"}
+	for _, args := range [][]string{{"sandboxes", "exec", "a", "ls"}, {"sandboxes", "cp", "a:/x", "-"}} {
+		_, _, stderr := runCommand(t, env, args...)
+		if !strings.Contains(stderr, "one\nbivouac: "+shownHostile) {
+			t.Errorf("%v: %q", args, stderr)
+		}
+	}
+	var out bytes.Buffer
+	if err := printJSON(&out, map[string]string{"title": hostile}); err != nil {
+		t.Fatal(err)
+	}
+	var read struct{ Title string }
+	if err := json.Unmarshal(out.Bytes(), &read); err != nil || read.Title != hostile {
+		t.Errorf("programs read %q, %v", read.Title, err)
+	}
+	if strings.ContainsAny(out.String(), "\x1b\x07\u009b\u202e\r") {
+		t.Errorf("the JSON has what a terminal obeys: %q", out.String())
 	}
 }

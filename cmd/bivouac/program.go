@@ -33,7 +33,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 	err := root.ExecuteContext(ctx)
 	var status exitStatus
 	if err != nil && !errors.As(err, &status) {
-		fmt.Fprintln(p.stderr, "bivouac: "+strings.ReplaceAll(err.Error(), "\n", "\nbivouac: "))
+		fmt.Fprintln(p.stderr, "bivouac: "+strings.ReplaceAll(printableText(err.Error()), "\n", "\nbivouac: "))
 	}
 	return exitCode(err)
 }

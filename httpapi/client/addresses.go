@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,21 +9,25 @@ import (
 	"net/http"
 	"net/url"
 	"sync/atomic"
+	"time"
 )
 
 // Addresses is a transport to several nodes: it asks the one that answered last, and the next one
-// where that can't be reached or answers 503. A request that a node may have carried out goes to
+// where that can't be reached, answers 503, or leaves a read without an answer. A request that a node may have carried out goes to
 // another only if that does no harm: it reads, or has an Idempotency-Key. Requests name any of the
 // addresses.
 type Addresses struct {
 	nodes []*url.URL
 	base  http.RoundTripper
 	last  atomic.Int64
+	// patience is how long a read waits for the begin of an answer where another node can be asked.
+	patience time.Duration
 }
 
-// NewAddresses returns a transport to the nodes at these URLs, of which there is at least one.
-func NewAddresses(addresses []string, base http.RoundTripper) (*Addresses, error) {
-	a := &Addresses{base: base}
+// NewAddresses returns a transport to the nodes at these URLs, of which there is at least one. A read
+// goes to the next node when one has not begun its answer within patience.
+func NewAddresses(addresses []string, base http.RoundTripper, patience time.Duration) (*Addresses, error) {
+	a := &Addresses{base: base, patience: patience}
 	for _, address := range addresses {
 		u, err := url.Parse(address)
 		if err != nil {
@@ -43,7 +48,7 @@ func (a *Addresses) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		resp, err := a.base.RoundTrip(attempt)
+		resp, err := a.ask(attempt, i < len(a.nodes)-1)
 		if err == nil && (resp.StatusCode != http.StatusServiceUnavailable || i == len(a.nodes)-1 || !repeats(req)) {
 			a.last.Store(int64(n))
 			return resp, nil
@@ -54,11 +59,30 @@ func (a *Addresses) RoundTrip(req *http.Request) (*http.Response, error) {
 			continue
 		}
 		failed = a.because(failed, n, err)
+		a.last.Store(int64((n + 1) % len(a.nodes))) // the next request does not wait for it again
 		if req.Context().Err() != nil || !repeats(req) && !(isDial(err) && replays(req)) {
 			break
 		}
 	}
 	return nil, failed
+}
+
+// ask sends a request to its node, and gives a read up that waits too long where there are others.
+func (a *Addresses) ask(req *http.Request, others bool) (*http.Response, error) {
+	if !others || !reads(req) {
+		return a.base.RoundTrip(req)
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	late := fmt.Errorf("no answer within %s", a.patience)
+	timer := time.AfterFunc(a.patience, func() { cancel(late) })
+	resp, err := a.base.RoundTrip(req.WithContext(ctx)) // the answer's body lives as long as req's context
+	if timer.Stop() {
+		return resp, err
+	}
+	if err == nil {
+		resp.Body.Close()
+	}
+	return nil, context.Cause(ctx)
 }
 
 // to is the request for one node. again is set when its body has been sent before.
@@ -87,8 +111,11 @@ func (a *Addresses) because(failed error, n int, err error) error {
 
 // repeats reports whether a request may be carried out twice.
 func repeats(req *http.Request) bool {
-	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
-	return replays(req) && (reads || req.Header.Get("Idempotency-Key") != "")
+	return replays(req) && (reads(req) || req.Header.Get("Idempotency-Key") != "")
+}
+
+func reads(req *http.Request) bool {
+	return req.Method == http.MethodGet || req.Method == http.MethodHead
 }
 
 // replays reports whether a request's body can be sent again.

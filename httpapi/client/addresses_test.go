@@ -2,11 +2,13 @@ package client
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestAddresses_NextNode: reads, and writes that are sent once, go to the next node; a write that may
@@ -60,7 +62,7 @@ func TestAddresses_NextNode(t *testing.T) {
 		for _, n := range c.nodes {
 			urls = append(urls, n.URL)
 		}
-		transport, err := NewAddresses(urls, &http.Transport{DisableKeepAlives: true})
+		transport, err := NewAddresses(urls, &http.Transport{DisableKeepAlives: true}, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,5 +78,43 @@ func TestAddresses_NextNode(t *testing.T) {
 		if asked := take(); err != nil || asked != "good POST 2" {
 			t.Errorf("%s: then %v, asked %q: it does not stay with the node that answered", c.name, err, asked)
 		}
+	}
+}
+
+// TestAddresses_NodeThatHangs: a node that accepts connections and answers nothing is given up, by a
+// read at once, after a write by what follows it. What a good one answers outlives the patience.
+func TestAddresses_NodeThatHangs(t *testing.T) {
+	hangs, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	const patience = 100 * time.Millisecond
+	good := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "be")
+		_ = http.NewResponseController(w).Flush()
+		time.Sleep(2 * patience)
+		_, _ = io.WriteString(w, "gun")
+	}))
+	defer good.Close()
+	node := func(timeout time.Duration) *Client {
+		urls := []string{"http://" + hangs.Addr().String(), good.URL}
+		transport, err := NewAddresses(urls, &http.Transport{DisableKeepAlives: true}, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Client{Address: urls[0], Key: "k", HTTP: &http.Client{Transport: transport, Timeout: timeout}}
+	}
+	for range 3 {
+		if got, err := node(10*time.Second).Send(t.Context(), http.MethodGet, "/x", nil); string(got.Body) != "begun" {
+			t.Errorf("a read: %q, %v", got.Body, err)
+		}
+	}
+	c := node(time.Second)
+	if _, err := c.Send(t.Context(), http.MethodPost, "/x", 1); err == nil {
+		t.Error("a write went to another node")
+	}
+	if got, err := c.Send(t.Context(), http.MethodPost, "/x", 1); string(got.Body) != "begun" {
+		t.Errorf("the next write: %q, %v", got.Body, err)
 	}
 }
