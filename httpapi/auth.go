@@ -36,14 +36,16 @@ type authenticator struct {
 	// unknown bounds the lookups of one address, allUnknown those of all.
 	unknown    *limits.PerKey[netip.Prefix]
 	allUnknown *rate.Limiter
-	uses       *keyUses
+	// ended are hashes of sessions that the cluster does not know or that have ended.
+	ended *limits.Recent[string]
+	uses  *keyUses
 }
 
 func newAuthenticator(c Cluster, place func(*http.Request) session.Place) *authenticator {
 	return &authenticator{
 		cluster: c, place: place, unknown: limits.NewPerKey[netip.Prefix](unknownKeysPerSecond, unknownKeyBurst),
 		allUnknown: rate.NewLimiter(allUnknownKeys*unknownKeysPerSecond, allUnknownKeys*unknownKeyBurst),
-		uses:       newKeyUses(c),
+		ended:      limits.NewRecent[string](endedSessionPause), uses: newKeyUses(c),
 	}
 }
 

@@ -43,9 +43,11 @@ type Server struct {
 	router  *router
 	metrics *metrics
 	keys    *authenticator
-	// login is the page on which browsers sign in, signIns bounds what each address signs in.
-	login   *session.Page
-	signIns *limits.PerKey[netip.Prefix]
+	// login is the page on which browsers sign in. signIns bounds what each address signs in, allSignIns
+	// what all do.
+	login      *session.Page
+	signIns    *limits.PerKey[netip.Prefix]
+	allSignIns *rate.Limiter
 	// live has the settings that Reload replaces; reloading guards the replacing, and conns, which
 	// Run sets.
 	live      atomic.Pointer[live]
@@ -88,6 +90,7 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		metrics:    newMetrics(cfg.Registerer, routes()),
 		login:      session.NewPage(),
 		signIns:    newSignIns(),
+		allSignIns: rate.NewLimiter(allSignIns*rate.Every(signInPause), allSignIns*signInBurst),
 		requests:   newRequestLog(),
 		settings:   newSettingsResponses(),
 		refused:    newSampler(failuresPerSecond),

@@ -27,11 +27,17 @@ const (
 	pathLogout       = "/api/logout"
 )
 
-// Limits on what one client address (with IPv6, a /64 network) signs in and looks at.
+// Limits on what one client address (with IPv6, a /64 network) signs in and looks at. Each costs the
+// cluster a read, so all addresses together have allSignIns times as many.
 const (
 	signInPause = time.Second
 	signInBurst = 20
+	allSignIns  = 100
 )
+
+// endedSessionPause is how long a node does not ask the cluster again about a session that it found
+// ended: a page that stays open goes on calling.
+const endedSessionPause = 10 * time.Second
 
 // sessionRoutes sign browsers in and out.
 func sessionRoutes() []route {
@@ -84,7 +90,8 @@ func (c *call) signsIn() (session.Place, error) {
 	if err := place.Refusal(); err != nil {
 		return place, err
 	}
-	if !c.server.signIns.Allow(places.Origin(request.InfoOf(c.Request.Context()).Address)) {
+	from := places.Origin(request.InfoOf(c.Request.Context()).Address)
+	if !c.server.signIns.Allow(from) || !c.server.allSignIns.Allow() {
 		return place, response.TooManyRequests()
 	}
 	return place, nil
@@ -113,7 +120,7 @@ func (s *Server) handleSessionCreate(c *call) (response.Response, error) {
 	var res fsm.Result
 	if key != nil {
 		res, err = c.signInByKey(*key, apikey.Hash(token))
-	} else {
+	} else if _, err = c.keyOfCode(*code); err == nil {
 		res, err = c.Propose(&fsm.SessionRedeemBody{Code: apikey.Hash(*code), Hash: apikey.Hash(token)})
 	}
 	switch {
@@ -165,15 +172,24 @@ func (s *Server) handleSessionLook(c *call) (response.Response, error) {
 	if _, err := c.signsIn(); err != nil {
 		return response.Response{}, err
 	}
-	v, err := c.ViewWith(cluster.Linearizable)
+	key, err := c.keyOfCode(code)
 	if err != nil {
 		return response.Response{}, err
 	}
+	return response.OK(wire.CodeOwner{User: key.UserID, Key: key.Name})
+}
+
+// keyOfCode returns the key behind a code that is good. Who has none writes nothing to the log.
+func (c *call) keyOfCode(code string) (*fsm.APIKey, error) {
+	v, err := c.ViewWith(cluster.Linearizable)
+	if err != nil {
+		return nil, err
+	}
 	key := v.GoodSignInCode(v.SignInCode(apikey.Hash(code)), c.Now)
 	if key == nil {
-		return response.Response{}, errCode()
+		return nil, errCode()
 	}
-	return response.OK(wire.CodeOwner{User: key.UserID, Key: key.Name})
+	return key, nil
 }
 
 // handleSessionOffer handles POST /api/login/codes: a code that opens one session of the caller.
@@ -241,8 +257,8 @@ func (s *Server) handleAnalytics(*call) (response.Response, error) {
 }
 
 // bySession authenticates a request by its cookie. A node that is behind asks the cluster about a
-// session that it does not know, within the limits on unknown keys. A session never acts as an
-// operator.
+// session that it does not know, within the limits on unknown keys and once in endedSessionPause. A
+// session never acts as an operator.
 func (k *authenticator) bySession(ctx context.Context, r *http.Request) (request.Caller, error) {
 	place := k.place(r)
 	token := place.Token(r)
@@ -254,7 +270,11 @@ func (k *authenticator) bySession(ctx context.Context, r *http.Request) (request
 		return request.Caller{}, err
 	}
 	hash, now := apikey.Hash(token), time.Now()
-	for _, view := range []func(context.Context) (*fsm.View, error){k.viewLocal, k.viewStale, k.viewElsewhere} {
+	views := []func(context.Context) (*fsm.View, error){k.viewLocal, k.viewStale, k.viewElsewhere}
+	if k.ended.Has(hash, now) {
+		views = views[:2]
+	}
+	for _, view := range views {
 		v, err := view(ctx)
 		if err != nil {
 			return request.Caller{}, err
@@ -269,6 +289,9 @@ func (k *authenticator) bySession(ctx context.Context, r *http.Request) (request
 		by := apikey.CredentialOf(key)
 		by.KeyHash = row.Hash
 		return request.Caller{User: row.UserID, Credential: by}, nil
+	}
+	if len(views) == 3 {
+		k.ended.Add(hash, now)
 	}
 	request.InfoOf(ctx).Refused = refusedSession
 	return request.Caller{}, response.Unauthorized()

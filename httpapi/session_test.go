@@ -288,6 +288,54 @@ func TestSession_BoundedSignIns(t *testing.T) {
 	b.ask("POST", pathLogin, `{"key":"`+b.alice+`"}`, "X-Forwarded-For", "198.51.100.8").want(t, http.StatusOK)
 }
 
+// TestSession_WrongCode: who has no good code writes nothing to the log.
+func TestSession_WrongCode(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	before := b.cluster.count()
+	b.ask("POST", pathLogin, `{"code":"x"}`).want(t, http.StatusUnauthorized)
+	b.ask("POST", pathLogin, `{"key":"x"}`).want(t, http.StatusUnauthorized)
+	if after := b.cluster.count(); after != before {
+		t.Errorf("%d commands were proposed", after-before)
+	}
+}
+
+// TestSession_AllSignIns: addresses without number sign in at a bounded rate, too.
+func TestSession_AllSignIns(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	b.server.allSignIns.SetBurst(3)
+	b.server.allSignIns.SetLimit(0)
+	refused := 0
+	for i := range 6 {
+		res := b.ask("POST", pathLogin, `{"code":"x"}`, "X-Forwarded-For", sprint("198.51.100.%d", i))
+		if res.status == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused != 3 {
+		t.Errorf("%d of 6 are refused, want 3", refused)
+	}
+}
+
+// TestSession_EndedIsAskedOnce: a page that calls on after its session has ended gets 401 each time,
+// and does not use up what its address may ask the cluster.
+func TestSession_EndedIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	b.signIn(`{"key":"` + b.alice + `"}`)
+	ended := b.cookie
+	b.ask("POST", pathLogout, "").want(t, http.StatusOK)
+	b.cookie = ended
+	for range 2 * unknownKeyBurst {
+		b.ask("GET", ownList, "").want(t, http.StatusUnauthorized)
+	}
+	b.cookie = ""
+	// A session of another node is found, while this one is behind.
+	b.lag(func() { b.signIn(`{"key":"` + b.alice + `"}`) })
+	b.ask("GET", ownList, "").want(t, http.StatusOK)
+}
+
 // TestSession_CodeOnce: of many that use one code at the same time one signs in.
 func TestSession_CodeOnce(t *testing.T) {
 	t.Parallel()

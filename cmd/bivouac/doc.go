@@ -173,7 +173,9 @@
 //	  connections_per_address         the same for one client address (an IPv6 /64); 512; 0 is no
 //	                                  limit
 //	  trusted_proxies                 addresses whose X-Forwarded-For is trusted, and which have no
-//	                                  limit of connections_per_address
+//	                                  limit of connections_per_address; behind a load balancer that
+//	                                  is not named all users are one address, and share its limits
+//	                                  and its 20 sign-ins
 //	  user { ... }                    of each user without own limits (`bivouac users set`)
 //	  installation { ... }            of all users together; both have these members, where 0 is
 //	                                  no limit, and more is answered 429; a cluster that has run
