@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/proxy"
+	"bivouac.dev/bivouac/httpapi/session"
 )
 
 // An open page reconnects and polls the sandbox's state. None of that ends a pause.
@@ -97,5 +100,30 @@ func TestProxy_PausedPage(t *testing.T) {
 	h.ask("GET", h.at("WORKER_1", "/x?wake=true"), "", html...).want(t, 200)
 	if got := behind.last().uri; got != "/x?wake=true" {
 		t.Errorf("the sandbox got %s", got)
+	}
+}
+
+// A page of a paused sandbox opens its socket again and again, with the key in the first frame. Each
+// attempt is one request: the sandbox's if the browser is signed in here, else the address's.
+func TestProxy_PausedSocketCountsOnce(t *testing.T) {
+	for name, one := range map[string]struct {
+		headers []string
+		left    []int // what two other requests of the address then come to
+	}{
+		"a browser that is signed in": {[]string{"Cookie", session.CookiePlain + "=x"}, []int{200, 200}},
+		"another client":              {nil, []int{200, 429}},
+	} {
+		h, _ := newProxyHarness(t, func(c *Config) { c.RatePerSecond = 0.001 }) // one at once, a second one late
+		h.pause()
+		conn := h.mustDial("AGENT_SERVER", eventSocket, one.headers...)
+		_ = conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"auth","session_api_key":"`+h.key+`"}`))
+		if code := int(ended(t, conn)); code != 4409 {
+			t.Errorf("%s: close code %d", name, code)
+		}
+		for i, want := range one.left {
+			if got := h.ask("GET", h.front.URL+"/login", "").status; got != want {
+				t.Errorf("%s: request %d of the address: %d, not %d", name, i+1, got, want)
+			}
+		}
 	}
 }

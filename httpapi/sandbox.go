@@ -144,6 +144,9 @@ func (s *Server) handleSandboxPause(c *call) (response.Response, error) {
 
 // handleSandboxResume handles POST /api/v1/sandboxes/{sandbox_id}/resume.
 func (s *Server) handleSandboxResume(c *call) (response.Response, error) {
+	if err := c.meantResume(c.Params.ByName("sandbox_id")); err != nil {
+		return response.Response{}, err
+	}
 	return c.commandSandbox(&fsm.SandboxResumeBody{ID: c.Params.ByName("sandbox_id")})
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -254,6 +255,33 @@ func (s *Server) handleAnalytics(*call) (response.Response, error) {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}}, nil
+}
+
+// headerAct of a request says how many milliseconds ago its person last pressed something; of an
+// answer, that such an act is required.
+const headerAct = "X-Bivouac-Act"
+
+// meantResume refuses the resume of a page on which nobody did anything since the sandbox was paused:
+// a page asks by itself, so an open tab would undo each pause. What has a key always may.
+func (c *call) meantResume(id string) error {
+	if !byCookie(c.Request) {
+		return nil
+	}
+	v, err := c.ViewWith(cluster.Linearizable)
+	if err != nil {
+		return err
+	}
+	sb := v.Sandbox(c.Caller.User, id)
+	if sb == nil || sb.Desired != fsm.DesiredPaused {
+		return nil
+	}
+	ago, err := strconv.ParseUint(c.Request.Header.Get(headerAct), 10, 40)
+	if err == nil && c.Now.Add(-time.Duration(ago)*time.Millisecond).After(sb.DesiredAt) {
+		return nil
+	}
+	c.Writer.Header().Set(headerAct, "required")
+	return response.Error(http.StatusConflict, "The sandbox is paused, and nobody has used this page since: "+
+		"it is resumed when somebody does.")
 }
 
 // bySession authenticates a request by its cookie. A node that is behind asks the cluster about a

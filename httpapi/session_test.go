@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
 	"bivouac.dev/bivouac/httpapi/proxy"
@@ -380,4 +381,41 @@ func TestSession_Seen(t *testing.T) {
 	if uses.send(t.Context(), time.Second); b.cluster.count() != before {
 		t.Error("it is noted again within the hour")
 	}
+}
+
+// TestSession_ResumesForAPerson: what a page asks by itself ends no pause, what somebody does after
+// the pause does, and a key always does.
+func TestSession_ResumesForAPerson(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t)
+	b.signIn(`{"key":"` + b.alice + `"}`)
+	id := b.createSandbox(b.alice)
+	resume := pathSandboxes + "/" + id + "/resume"
+	wish := func() fsm.Desired {
+		v, err := b.cluster.View(t.Context(), cluster.Stale)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.SandboxAny(id).Desired
+	}
+	b.ask("POST", resume, "").want(t, http.StatusOK) // it is not paused
+	b.ask("POST", pathSandboxes+"/"+id+"/pause", "").want(t, http.StatusOK)
+	for _, act := range []string{"", "3600000", "-1", "1s", "99999999999999999999"} {
+		res := b.ask("POST", resume, "", headerAct, act).want(t, http.StatusConflict)
+		if res.header.Get(headerAct) != "required" || !strings.Contains(string(res.body), "nobody has used this page") {
+			t.Errorf("%q: %v %s", act, res.header, res.body)
+		}
+	}
+	if wish() != fsm.DesiredPaused {
+		t.Errorf("it is to be %s", wish())
+	}
+	b.ask("POST", resume, "", headerAct, "0").want(t, http.StatusOK)
+	for _, headers := range [][]string{nil, {headerAct, "3600000"}} {
+		b.apply("alice", &fsm.SandboxPauseBody{ID: id})
+		b.do(b.alice, "POST", resume, "", headers...).want(t, http.StatusOK)
+		if wish() != fsm.DesiredRunning {
+			t.Errorf("a key with %q: it is to be %s", headers, wish())
+		}
+	}
+	b.ask("POST", pathSandboxes+"/nope/resume", "").want(t, http.StatusNotFound)
 }

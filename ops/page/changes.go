@@ -10,7 +10,8 @@ import (
 )
 
 // script runs before the page's own: this node is the one backend, with a cookie, nothing is
-// reported to anybody, and the first-run questions, which are about backends, are answered.
+// reported to anybody, the first-run questions, which are about backends, are answered, and a
+// resume says when a person last did something.
 //
 //go:embed script.js
 var script string
