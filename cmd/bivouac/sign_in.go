@@ -17,13 +17,15 @@ type signInLink struct {
 	ExpiresAt wire.Time `json:"expires_at"`
 }
 
-// newSignInLink asks a node for a link for the user of the client's key.
+// newSignInLink asks a node for a link for the user of the client's key. The link leads to the node
+// that answered: another one of the client's addresses may be down.
 func newSignInLink(ctx context.Context, c *client.Client) (signInLink, error) {
 	var made wire.SignInCode
-	if err := c.Call(ctx, http.MethodPost, "/api/login/codes", nil, &made); err != nil {
+	from, err := c.CallFrom(ctx, http.MethodPost, "/api/login/codes", nil, &made)
+	if err != nil {
 		return signInLink{}, err
 	}
-	return signInLink{URL: session.Link(c.Address, made.Code), ExpiresAt: made.ExpiresAt}, nil
+	return signInLink{URL: session.Link(from, made.Code), ExpiresAt: made.ExpiresAt}, nil
 }
 
 func (p *program) uiCommand() *cobra.Command {
@@ -36,7 +38,7 @@ within ten minutes. Anybody who has the address can use it until then. The page
 says whose session it opens before it does.
 
 --address is the node as the browser reaches it: https, or http on the node's
-own machine.`,
+own machine. Of several addresses it is the one that answers.`,
 		Example: `  export BIVOUAC_API_KEY=$(cat my.key)
   bivouac ui
   bivouac ui --address https://bivouac.example.org`,

@@ -44,11 +44,11 @@ func TestUI_SignsABrowserIn(t *testing.T) {
 	var greeting bytes.Buffer
 	r.greet(&greeting, r.signInLink(t.Context()))
 	first := strings.Split(greeting.String(), "\n")[:5]
-	env := map[string]string{"BIVOUAC_API_KEY": r.all[0].key, "BIVOUAC_ADDR": r.all[1].base}
+	env := map[string]string{"BIVOUAC_API_KEY": r.all[0].key, "BIVOUAC_ADDR": "http://127.0.0.1:1," + r.all[1].base}
 	for _, link := range []string{mustRun(t, env, "ui"), strings.TrimSpace(first[4])} {
 		parts := signInPattern.FindStringSubmatch(link)
-		if parts == nil {
-			t.Fatalf("%q is no link; the greeting begins with %q", link, first)
+		if parts == nil || parts[1] == "http://127.0.0.1:1" {
+			t.Fatalf("%q is no link of a node; the greeting begins with %q", link, first)
 		}
 		body := `{"code":"` + parts[2] + `"}`
 		in := ofPage(t, "POST", r.all[2].base+"/api/login", "", body)

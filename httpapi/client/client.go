@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -29,6 +30,8 @@ type Response struct {
 	Status int
 	Header http.Header
 	Body   []byte
+	// From is the address of the node that answered.
+	From string
 }
 
 // OK reports whether the request succeeded.
@@ -83,30 +86,39 @@ func (c *Client) Send(ctx context.Context, method, path string, in any, header .
 	if err != nil {
 		return Response{}, fmt.Errorf("reading the answer of %s: %w", c.Address, err)
 	}
-	return Response{Status: resp.StatusCode, Header: resp.Header, Body: answer}, nil
+	from := url.URL{Scheme: resp.Request.URL.Scheme, Host: resp.Request.URL.Host} // Addresses chose it
+	return Response{Status: resp.StatusCode, Header: resp.Header, Body: answer, From: from.String()}, nil
 }
 
 // Call sends in (nil for no body) and decodes the response into out (nil to ignore it). A response
 // other than 2xx is an *Error.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any, header ...string) error {
+	_, err := c.CallFrom(ctx, method, path, in, out, header...)
+	return err
+}
+
+// CallFrom is Call, and returns the address of the node that answered.
+func (c *Client) CallFrom(
+	ctx context.Context, method, path string, in, out any, header ...string,
+) (address string, err error) {
 	resp, err := c.Send(ctx, method, path, in, header...)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if !resp.OK() {
 		e := newError(c.Address, resp.Status, resp.Body)
 		if e.Text == http.StatusText(http.StatusNotFound) {
 			e.Text = "there is no " + strings.TrimPrefix(path, "/api/v1/") // for example operator/keys/7
 		}
-		return e
+		return resp.From, e
 	}
 	if out == nil || len(resp.Body) == 0 {
-		return nil
+		return resp.From, nil
 	}
 	if err := json.Unmarshal(resp.Body, out); err != nil {
-		return fmt.Errorf("the answer of %s is not what was expected: %w", c.Address, err)
+		return resp.From, fmt.Errorf("the answer of %s is not what was expected: %w", c.Address, err)
 	}
-	return nil
+	return resp.From, nil
 }
 
 // unwrapURLError removes the method and URL that net/http prepends.
