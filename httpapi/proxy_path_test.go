@@ -140,3 +140,17 @@ func TestProxy_PassInThePath(t *testing.T) {
 	h.secrets.set(func(s *fakeSecrets) { s.entries[fsm.SandboxKeyPath(h.id)][0]["key"] = "another" })
 	h.ask("GET", to, "").want(t, 401)
 }
+
+// TestProxy_PathScripts: of whatever a page of the API's origin asks for, nothing that would run there
+// comes from a sandbox; what only shows comes.
+func TestProxy_PathScripts(t *testing.T) {
+	h, _ := newProxyHarness(t)
+	for dest, want := range map[string]int{
+		"script": 403, "worker": 403, "sharedworker": 403, "audioworklet": 403, "paintworklet": 403, "xslt": 403,
+		"image": 200, "iframe": 200, "empty": 200,
+	} {
+		t.Run(dest, func(t *testing.T) {
+			h.ask("GET", h.passOf("WORKER_1", "/a"), "", "Sec-Fetch-Site", "same-origin", "Sec-Fetch-Dest", dest).want(t, want)
+		})
+	}
+}

@@ -130,7 +130,7 @@ func (p *request) refuseScript() error {
 			"Configure a domain for sandboxes.")
 	case h.Get("Sec-Fetch-Site") == "same-origin":
 		switch h.Get("Sec-Fetch-Dest") {
-		case "script", "worker", "sharedworker":
+		case "script", "worker", "sharedworker", "audioworklet", "paintworklet", "xslt":
 			return response.Error(http.StatusForbidden, "A sandbox's script does not run on the API's origin.")
 		}
 	}
