@@ -204,3 +204,52 @@ func TestSession_NoOtherToken(t *testing.T) {
 		n.ask(1, "GET", ownList, "", "Cookie", planted).want(t, http.StatusUnauthorized)
 	})
 }
+
+// TestSession_EndsItsCloudProxy: a stream of a sandbox that a page opened through the node's own origin
+// ends with the page's session.
+func TestSession_EndsItsCloudProxy(t *testing.T) {
+	t.Parallel()
+	h, behind := newProxyHarness(t)
+	h.raised()
+	behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool {
+		_, _ = io.WriteString(w, "first\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return true
+	})
+	page := func(path, body string, headers ...string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", h.front.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers = append(headers, "Sec-Fetch-Site", "same-origin", "Content-Type", "application/json")
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		res, err := client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = res.Body.Close() })
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("%s answers %d", path, res.StatusCode)
+		}
+		return res
+	}
+	cookie, _, _ := strings.Cut(page(pathLogin, `{"key":"`+h.alice+`"}`).Header.Get("Set-Cookie"), ";")
+	stream := page(pathCloudProxy, h.envelope(map[string]any{"timeout_seconds": 300}), "Cookie", cookie).Body
+	if _, err := io.ReadFull(stream, make([]byte, len("first\n"))); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, stream)
+		ended <- err
+	}()
+	page(pathLogout, "", "Cookie", cookie)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second): // the call itself may take five minutes
+		t.Error("the stream goes on")
+	}
+}
