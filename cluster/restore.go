@@ -90,7 +90,7 @@ func (n *Node) mayRestore(o RestoreOptions) error {
 	}
 	for _, t := range n.store.Snapshot().Sizes() {
 		switch t.Table {
-		case "sandboxes", "conversations", "start_tasks", "settings", "providers", "custom_secrets":
+		case "sandboxes", "conversations", "start_tasks", "settings", "providers", "custom_secrets", "profiles":
 			return fsm.Errorf(fsm.CodeConflict,
 				"the cluster has a state that would be lost (%d rows of %s): restore to a new cluster, or say --force", t.Rows,
 				t.Table)

@@ -95,6 +95,27 @@ func TestReal_Restore_OnANewCluster(t *testing.T) {
 	r.want(9)
 }
 
+// TestReal_Restore_RefusesToLoseProfiles: profiles alone are a state that would be lost.
+func TestReal_Restore_RefusesToLoseProfiles(t *testing.T) {
+	t.Parallel()
+	r := newReal(t, 1)
+	r.start(0)
+	n := r.ready(0)
+	file := r.save(0)
+	eventually(t, func() bool { return r.nodes[0].store.View().Active(fsm.VersionProfiles) }, func() string {
+		return "the protocol version is not raised"
+	})
+	profile := fsm.Profile{Kind: fsm.ProfileLLM, Name: "mine", ID: "p1", Model: "m"}
+	cmd := fsm.NewCommand("profile", time.Now(), "ada", &fsm.ProfilePutBody{Profile: profile})
+	if _, err := n.Propose(t.Context(), cmd); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Restore(t.Context(), file, cluster.RestoreOptions{}); fsm.CodeOf(err) != fsm.CodeConflict ||
+		!strings.Contains(err.Error(), "profiles") {
+		t.Errorf("got %v, want a conflict", err)
+	}
+}
+
 // TestReal_Restore_Refuses what is no snapshot and what would lose something, and
 // changes nothing.
 func TestReal_Restore_Refuses(t *testing.T) {
