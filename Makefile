@@ -171,6 +171,10 @@ drills: tools build ## the long drills one after the other, each with a verdict 
 nightly: tools ## the long and large forms, each with its time; one that fails keeps none from running
 	@.ci/nightly
 
+.PHONY: pictures
+pictures: build ## the README's pictures of the web page, into ops/page/pictures
+	BIVOUAC_TEST_PROGRAMS=$(CURDIR)/$(BIN) BIVOUAC_PICTURES=$(CURDIR)/ops/page/pictures $(GO) test -count=1 -run 'TestPage_AnswersAPerson$$' ./ops/e2e
+
 .PHONY: nemesis
 nemesis: tools ## linearizability and exactly once under faults, for DURATION=1h (SEED=n repeats a schedule, KINDS=empty-disk,bounce has some faults only, NODES=5 one cluster)
 	BIVOUAC_DRILL_LINEAR=$(or $(DURATION),1h) BIVOUAC_DRILL_SEED=$(SEED) BIVOUAC_DRILL_KINDS=$(KINDS) BIVOUAC_DRILL_NODES=$(NODES) $(GO) test -count=1 -v -timeout 24h -run 'TestLinearizable$$' ./ops/e2e

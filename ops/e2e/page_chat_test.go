@@ -83,6 +83,15 @@ func (w *webPage) shows(t *testing.T, want ...string) {
 	})
 }
 
+// wide gives the tab the size of a window on a desktop.
+func (w *webPage) wide(t *testing.T) {
+	t.Helper()
+	size := map[string]any{"width": 1100, "height": 680, "deviceScaleFactor": 1, "mobile": false}
+	if err := w.browser.call(w.session, "Emulation.setDeviceMetricsOverride", size, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // picture writes what the tab shows to $BIVOUAC_PICTURES, if that is set.
 func (w *webPage) picture(t *testing.T, name string) {
 	t.Helper()
@@ -98,7 +107,7 @@ func (w *webPage) picture(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), b, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), b, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -120,12 +129,11 @@ func TestPage_AnswersAPerson(t *testing.T) {
 	api.Sure(t, http.MethodPost, "/api/settings", map[string]any{
 		"llm_model": "openai/scripted", "llm_api_key": "sk-page", "llm_base_url": model.BaseURL()}, nil)
 	w := browser.watch(t, info.Nodes[0].HTTP)
+	w.wide(t)
 	w.signIn(t, info.APIKey)
-	w.picture(t, "first")
 	w.say(t, "Please greet me")
 	w.does(t, "the conversation is open", `/^\/conversations\/./.test(location.pathname)`)
 	w.shows(t, "Please greet me", "Hello from the scripted model.")
-	w.picture(t, "answer")
 	w.say(t, "And once more")
 	w.shows(t, "Hello again.")
 	var at string
@@ -134,7 +142,7 @@ func TestPage_AnswersAPerson(t *testing.T) {
 	}
 	w.show(t, at)
 	w.shows(t, "Please greet me", "echo the tool has run", "Hello from the scripted model.", "Hello again.")
-	w.picture(t, "reloaded")
+	w.picture(t, "conversation")
 	refused := map[string]bool{}
 	for _, one := range w.refused(t) {
 		refused[violation(one)] = true
