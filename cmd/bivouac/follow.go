@@ -66,6 +66,8 @@ type runFollower struct {
 	open                           []*event.Action
 	shown                          transcript
 	since                          time.Time // when the present activity began
+	events                         *stream
+	stale                          int64 // what this socket and those before it say is not current
 }
 
 // typed is a line that the user typed. end: there will be no more.
@@ -181,7 +183,10 @@ func (f *runFollower) follow(from mark) error {
 	arrivals := make(chan arrival)
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
-	s := &stream{f: f, from: from, out: arrivals, seen: map[string]bool{}, notes: make(chan string, 1)}
+	s := &stream{
+		f: f, from: from, out: arrivals, seen: map[string]bool{}, notes: make(chan string, 1), renew: make(chan struct{}, 1),
+	}
+	f.events = s
 	go s.run(ctx)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -219,7 +224,7 @@ func (f *runFollower) follow(from mark) error {
 
 // take shows one event.
 func (f *runFollower) take(a arrival) error {
-	f.shown.current = a.current
+	f.shown.current = a.current && a.socket > f.stale
 	if a.event == nil {
 		return f.confirm()
 	}
@@ -334,6 +339,7 @@ func (f *runFollower) confirm() error {
 }
 
 // respond answers a confirmation. An answer of another client's came before where it is a conflict.
+// An accept is sent once: what waits after a lost one may be an action that nobody has seen.
 func (f *runFollower) respond(accept bool, reason string) error {
 	body := map[string]any{"accept": accept}
 	if !accept {
@@ -342,12 +348,33 @@ func (f *runFollower) respond(accept bool, reason string) error {
 			body["reason"] = reason
 		}
 	}
-	err := f.call(http.MethodPost, f.of("/events/respond_to_confirmation"), body, nil)
+	send := func() error {
+		return f.client.Call(f.ctx, http.MethodPost, f.of("/events/respond_to_confirmation"), body, nil)
+	}
+	if !accept {
+		again := send
+		send = func() error { return f.repeat(again) }
+	}
+	err := send()
 	var refused *client.Error
-	if errors.As(err, &refused) && refused.Status == http.StatusConflict {
+	switch {
+	case errors.As(err, &refused) && refused.Status == http.StatusConflict:
+		return nil
+	case accept && err != nil && isOutage(err):
+		f.lookAgain()
 		return nil
 	}
 	return err
+}
+
+// lookAgain reads the events over a new socket, and asks then about what waits.
+func (f *runFollower) lookAgain() {
+	f.note("your answer may be lost; looking again")
+	f.asked, f.shown.current, f.stale = "", false, f.events.sockets.Load()
+	select {
+	case f.events.renew <- struct{}{}:
+	default:
+	}
 }
 
 // ask asks the user, and answers by itself with --confirm and where nobody can be asked.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -43,6 +44,7 @@ type arrival struct {
 	event event.Event
 	// current: all that was stored when the socket was opened has arrived.
 	current bool
+	socket  int64 // its number
 	err     error
 }
 
@@ -54,6 +56,9 @@ type stream struct {
 	notes chan string
 	seen  map[string]bool
 	last  string // the time of the last stored event
+	// sockets counts those that were begun. renew ends the present one.
+	sockets atomic.Int64
+	renew   chan struct{}
 }
 
 // run reads until ctx ends or the events can't be read any more.
@@ -112,6 +117,7 @@ func (s *stream) final(err error, since time.Duration) error {
 
 // read reads over one socket until it ends.
 func (s *stream) read(ctx context.Context) error {
+	s.sockets.Add(1)
 	newest, err := s.newest(ctx)
 	if err != nil {
 		return err
@@ -199,6 +205,7 @@ func (s *stream) resendFrom() string {
 }
 
 func (s *stream) send(ctx context.Context, a arrival) error {
+	a.socket = s.sockets.Load()
 	select {
 	case s.out <- a:
 		return nil
@@ -225,7 +232,7 @@ func (f *runFollower) newestEvent(ctx context.Context, query url.Values) (mark, 
 	return mark{page.Items[0].ID, page.Items[0].Timestamp}, nil
 }
 
-// ping closes a socket whose other side does not answer. The returned function ends it.
+// ping closes a socket whose other side does not answer, or that is to be renewed. The returned function ends it.
 func (s *stream) ping(ctx context.Context, conn *websocket.Conn) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -234,6 +241,9 @@ func (s *stream) ping(ctx context.Context, conn *websocket.Conn) func() {
 		for {
 			select {
 			case <-ctx.Done():
+				return
+			case <-s.renew:
+				_ = conn.CloseNow()
 				return
 			case <-tick.C:
 			}
