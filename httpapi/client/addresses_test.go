@@ -90,10 +90,13 @@ func TestAddresses_NodeThatHangs(t *testing.T) {
 	}
 	defer hangs.Close()
 	const patience = 100 * time.Millisecond
-	good := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	good := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "be")
 		_ = http.NewResponseController(w).Flush()
-		time.Sleep(2 * patience)
+		select {
+		case <-time.After(2 * patience):
+		case <-r.Context().Done():
+		}
 		_, _ = io.WriteString(w, "gun")
 	}))
 	defer good.Close()
