@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,7 +95,7 @@ func TestPage_OpenTabEndsNoPause(t *testing.T) {
 	w.picture(t, "paused")
 	rests := func(what string) {
 		t.Helper()
-		begin := time.Now()
+		begin, sockets := time.Now(), w.sockets
 		err := testcluster.Poll(4*idleTimeout+testcluster.Patience, time.Second, func() error {
 			if err := w.eval("1", new(int)); err != nil {
 				return err
@@ -113,6 +114,7 @@ func TestPage_OpenTabEndsNoPause(t *testing.T) {
 		if n := w.answers["409 "+asked]; n > 2 || w.answers["200 "+asked] > 0 {
 			t.Errorf("%s: the page asked %d times in vain, and %d times not", what, n, w.answers["200 "+asked])
 		}
+		t.Logf("%s: %d sockets in %s", what, w.sockets-sockets, time.Since(begin).Round(time.Second))
 	}
 	rests("a tab that is open")
 	w.show(t, at(t, w))
@@ -125,7 +127,11 @@ func TestPage_OpenTabEndsNoPause(t *testing.T) {
 	if n := sums(t, info, starts); n[0] != 1 {
 		t.Errorf("%v starts after a press", n[0])
 	}
-	t.Logf("the page asked %d times in vain", w.answers["409 "+asked])
+	for answer := range w.answers {
+		if strings.HasPrefix(answer, "429 ") {
+			t.Errorf("a limit was used up: %s", answer)
+		}
+	}
 	refused := map[string]bool{}
 	for _, one := range w.refused(t) {
 		refused[violation(one)] = true

@@ -22,6 +22,8 @@ type webPage struct {
 	// left are requests beyond the page's origin and the sandboxes' domain that the policy did not
 	// refuse, by their ids.
 	left map[string]string
+	// sockets is how many WebSockets it opened.
+	sockets int
 	// mistakes are what the page's code threw.
 	mistakes []string
 }
@@ -104,6 +106,7 @@ func (w *webPage) note(session, method string, params json.RawMessage) {
 		w.open[id], w.methods[id] = e.Request.URL, e.Request.Method
 		w.judge(id, e.Request.URL)
 	case "Network.webSocketCreated":
+		w.sockets++
 		w.judge(id, e.URL)
 	case "Network.responseReceived":
 		if at, is := w.open[id]; is {
