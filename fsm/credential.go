@@ -10,8 +10,8 @@ import "time"
 type Credential struct {
 	// Lookup is the public part of an API key.
 	Lookup string `json:"lookup,omitempty"`
-	// SandboxID and KeyHash identify a sandbox's own key. Lookup and KeyHash are a session and the API
-	// key behind it (Session.Hash).
+	// SandboxID and KeyHash identify a sandbox's own key. Lookup and KeyHash are a session: the API key
+	// behind it, and Session.Hash.
 	SandboxID string `json:"sandbox_id,omitempty"`
 	KeyHash   string `json:"key_hash,omitempty"`
 }
@@ -25,9 +25,8 @@ func (c Credential) IsZero() bool { return c == Credential{} }
 
 // Good reports whether the credential is valid for a user at this index and time. An API key must
 // be the user's and valid, and the user not disabled. A session must be of that key and not have
-// ended. A sandbox must be the user's, not being
-// deleted, and still have that key; and the user must not be locked out (LockedOut). The zero
-// Credential is always valid.
+// ended. A sandbox must be the user's, not being deleted, and still have that key; and the user must
+// not be locked out (LockedOut). The zero Credential is always valid.
 func (v *View) Good(userID string, c Credential, now time.Time) bool {
 	if c.Lookup != "" {
 		key := v.APIKeyByLookup(c.Lookup)

@@ -158,11 +158,11 @@ func (t *transaction) applyProfileRename(b *ProfileRenameBody) (Result, *Error) 
 	old := first[Profile](t.txn, tableProfiles, indexID, keyOf(user, string(b.Kind), b.Name))
 	switch {
 	case old == nil:
-		return Result{}, errProfileNotFound(b.Kind, b.Name)
+		return Result{}, ErrProfileNotFound(b.Kind, b.Name)
 	case b.Name == b.NewName:
 		return Result{}, nil
 	case first[Profile](t.txn, tableProfiles, indexID, keyOf(user, string(b.Kind), b.NewName)) != nil:
-		return Result{}, Errorf(CodeConflict, "%s '%s' already exists", b.Kind.title(), b.NewName)
+		return Result{}, Errorf(CodeConflict, "%s '%s' already exists", b.Kind.Title(), b.NewName)
 	}
 	p := *old
 	p.Name = b.NewName
@@ -209,7 +209,7 @@ func (t *transaction) applyProfileActivate(b *ProfileActivateBody) (Result, *Err
 		old = first[Profile](t.txn, tableProfiles, indexID, keyOf(user, string(b.Kind), b.Name))
 	}
 	if old == nil {
-		return Result{}, errProfileNotFound(b.Kind, b.Name+b.ID)
+		return Result{}, ErrProfileNotFound(b.Kind, b.Name+b.ID)
 	}
 	p := *old
 	p.Active = true
@@ -234,14 +234,15 @@ func (t *transaction) applyProfileActivate(b *ProfileActivateBody) (Result, *Err
 	return Result{Profile: &shown}, nil
 }
 
-// title begins a sentence about a profile of the kind.
-func (k ProfileKind) title() string {
+// Title begins a sentence about a profile of the kind.
+func (k ProfileKind) Title() string {
 	if k == ProfileAgent {
 		return "Agent profile"
 	}
 	return "Profile"
 }
 
-func errProfileNotFound(kind ProfileKind, name string) *Error {
-	return Errorf(CodeNotFound, "%s '%s' not found", kind.title(), clip(name))
+// ErrProfileNotFound is CodeNotFound for a profile.
+func ErrProfileNotFound(kind ProfileKind, name string) *Error {
+	return Errorf(CodeNotFound, "%s '%s' not found", kind.Title(), clip(name))
 }

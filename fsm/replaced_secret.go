@@ -16,8 +16,8 @@ const ReplacedTTL = 7*24*time.Hour + time.Hour
 // forgetReplacedMost. It spares the others the look.
 const forgetReplacedEvery, forgetReplacedMost = 1024, 4096
 
-// replacedSecret is a value in the secret store that a user's settings, custom secrets or providers
-// referred to and that was replaced or removed.
+// replacedSecret is a value in the secret store that a user's settings, custom secrets, profiles or
+// providers referred to and that was replaced or removed.
 type replacedSecret struct {
 	UserID  string    `json:"user_id"`
 	Path    string    `json:"path"`

@@ -92,7 +92,7 @@ func (s *Server) handleAgentProfileGet(c *call) (response.Response, error) {
 	}
 	p := v.Profile(c.Caller.User, fsm.ProfileAgent, name)
 	if p == nil {
-		return response.Response{}, errNoProfile(fsm.ProfileAgent, name)
+		return response.Response{}, fsm.ErrProfileNotFound(fsm.ProfileAgent, name)
 	}
 	body := agentProfileBody{Name: name, Profile: map[string]any{}}
 	if err := json.Unmarshal(p.Document, &body.Profile); err != nil {

@@ -77,7 +77,7 @@ func (s *Server) switchLLM(c *call, id, model, profile string) (response.Respons
 	if profile != "" {
 		p := v.Profile(c.Caller.User, fsm.ProfileLLM, profile)
 		if p == nil {
-			return response.Response{}, errNoProfile(fsm.ProfileLLM, profile)
+			return response.Response{}, fsm.ErrProfileNotFound(fsm.ProfileLLM, profile)
 		}
 		profileID = p.ID
 	}

@@ -85,7 +85,7 @@ func (s *Server) handleLLMProfileGet(c *call) (response.Response, error) {
 	}
 	p := v.Profile(c.Caller.User, fsm.ProfileLLM, name)
 	if p == nil {
-		return response.Response{}, errNoProfile(fsm.ProfileLLM, name)
+		return response.Response{}, fsm.ErrProfileNotFound(fsm.ProfileLLM, name)
 	}
 	return response.OK(llmProfileBody{Name: name, Config: newLLMConfig(p), APIKeySet: !p.Key.IsZero()})
 }

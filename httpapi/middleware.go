@@ -245,8 +245,8 @@ func (s *Server) trusted(host string) bool {
 }
 
 // front sends requests for sandboxes to the proxy, those to models to the gateway, and all others to
-// next. One CORS policy covers
-// all sandboxes: a preflight has no key, so it could not reach a paused one.
+// next. One CORS policy covers all sandboxes: a preflight has no key, so it could not reach a paused
+// one.
 func (s *Server) front(next http.Handler) http.Handler {
 	proxied, models := s.cors(s.limitRate(s.proxy)), s.limitRate(s.models)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -61,14 +61,6 @@ type profileBody struct {
 	Message string `json:"message"`
 }
 
-// profileTitle begins a sentence about a profile of a kind.
-func profileTitle(kind fsm.ProfileKind) string {
-	if kind == fsm.ProfileAgent {
-		return "Agent profile"
-	}
-	return "Profile"
-}
-
 // profileName reads the name of the path, which must be one.
 func (c *call) profileName() string {
 	name := c.Params.ByName("name")
@@ -80,12 +72,6 @@ func (c *call) profileName() string {
 
 func badProfileName() string {
 	return fmt.Sprintf("the name of a profile has 1 to %d of A-Z a-z 0-9 . _ -", fsm.MaxProfileName)
-}
-
-// errNoProfile is the 404 for a profile.
-func errNoProfile(kind fsm.ProfileKind, name string) *response.HTTPError {
-	return response.Error(http.StatusNotFound,
-		fmt.Sprintf("%s '%s' not found", profileTitle(kind), decode.Truncate(name, 64)))
 }
 
 // ownOrganization refuses the organization of a path that is not the caller's own.
@@ -127,7 +113,7 @@ func deletesProfile(kind fsm.ProfileKind) handler {
 		if _, err := c.Propose(&fsm.ProfileDeleteBody{Kind: kind, Name: name}); err != nil {
 			return response.Response{}, err
 		}
-		return response.OK(profileBody{name, fmt.Sprintf("%s '%s' deleted", profileTitle(kind), name)})
+		return response.OK(profileBody{name, fmt.Sprintf("%s '%s' deleted", kind.Title(), name)})
 	}
 }
 
@@ -145,7 +131,7 @@ func renamesProfile(kind fsm.ProfileKind) handler {
 		return c.Once(func() (fsm.Body, request.SecretWrites, error) {
 			return &fsm.ProfileRenameBody{Kind: kind, Name: name, NewName: next}, request.SecretWrites{}, nil
 		}, func(fsm.Result) (response.Response, error) {
-			return response.OK(profileBody{next, fmt.Sprintf("%s '%s' renamed to '%s'", profileTitle(kind), name, next)})
+			return response.OK(profileBody{next, fmt.Sprintf("%s '%s' renamed to '%s'", kind.Title(), name, next)})
 		})
 	}
 }
