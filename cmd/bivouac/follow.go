@@ -38,6 +38,9 @@ const (
 	statusDeleting = "deleting"
 )
 
+// drawPause is how long the live line stays while an answer arrives in parts.
+const drawPause = 100 * time.Millisecond
+
 // firstTime is how long the first call waits for a node: the address may be wrong.
 const firstTime = 15 * time.Second
 
@@ -65,7 +68,7 @@ type runFollower struct {
 	asked                          string // the last action that was asked about
 	open                           []*event.Action
 	shown                          transcript
-	since                          time.Time // when the present activity began
+	since, drawn                   time.Time // when the present activity began, and the line was drawn
 	events                         *stream
 	stale                          int64 // what this socket and those before it say is not current
 }
@@ -244,7 +247,9 @@ func (f *runFollower) take(a arrival) error {
 		}
 	}
 	f.learn(a.event)
-	f.draw()
+	if _, is := a.event.(*event.StreamingDelta); !is || time.Since(f.drawn) >= drawPause {
+		f.draw()
+	}
 	return f.confirm()
 }
 
@@ -292,6 +297,7 @@ func (f *runFollower) over() bool {
 
 // draw renews the live line.
 func (f *runFollower) draw() {
+	f.drawn = time.Now()
 	switch {
 	case f.flags.api.asJSON || f.question != nil:
 	case f.status == statusRunning || f.status == "":

@@ -103,9 +103,9 @@ func (a *lossyAgent) socket(w http.ResponseWriter, r *http.Request) {
 	a.mu.Unlock()
 	for sent := 0; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		a.mu.Lock()
-		events := a.events
+		events, lost := a.events, a.accepts < 2
 		a.mu.Unlock()
-		if first {
+		if first && lost {
 			events = events[:2]
 		}
 		for ; sent < len(events); sent++ {

@@ -11,6 +11,9 @@ import (
 // shownOutput is how many lines of a tool's output are shown.
 const shownOutput = 12
 
+// shownDelta bounds what is kept of the line that the agent is writing, in bytes.
+const shownDelta = 4 << 10
+
 // transcript is what the person at the terminal has seen.
 type transcript struct {
 	// current: what is shown is what is so now.
@@ -75,6 +78,9 @@ func (s *transcript) text(e event.Event) string {
 // stream keeps the end of the line that the agent is writing.
 func (s *transcript) stream(part string) {
 	s.delta += part
+	if most := len(s.delta) - shownDelta; most > 0 {
+		s.delta = strings.ToValidUTF8(s.delta[most:], "")
+	}
 	if i := strings.LastIndex(strings.TrimRight(s.delta, "\n"), "\n"); i >= 0 {
 		s.delta = s.delta[i+1:]
 	}

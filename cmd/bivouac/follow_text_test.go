@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
@@ -66,7 +68,37 @@ func TestShown_Events(t *testing.T) {
 	if s.activity() != "two words" {
 		t.Errorf("the live line is %q", s.activity())
 	}
+	for range 3 * shownDelta {
+		s.text(&event.StreamingDelta{Content: new("é")})
+	}
+	if len(s.delta) > shownDelta || strings.Trim(s.delta, "é") != "" {
+		t.Errorf("a line without an end is kept with %d bytes", len(s.delta))
+	}
 	if s = (transcript{doing: "$ ls\n  pwd"}); s.activity() != "$ ls" {
 		t.Errorf("the live line is %q", s.activity())
+	}
+}
+
+// TestShown_PartsAreDrawnNowAndThen: the parts of an answer do not draw the live line each.
+func TestShown_PartsAreDrawnNowAndThen(t *testing.T) {
+	var out bytes.Buffer
+	f := (&program{stdout: &out}).newFollower(nil, runFlags{})
+	f.out.width = func() int { return 80 }
+	take := func(drawn time.Time, part string) (written int) {
+		out.Reset()
+		f.drawn = drawn
+		if err := f.take(arrival{event: &event.StreamingDelta{Content: &part}}); err != nil {
+			t.Fatal(err)
+		}
+		return out.Len()
+	}
+	if take(time.Time{}, "one") == 0 {
+		t.Error("the first part is not shown")
+	}
+	if n := take(time.Now().Add(time.Hour), "two"); n > 0 {
+		t.Errorf("a part that follows at once writes %d bytes", n)
+	}
+	if take(time.Time{}, "three"); !strings.Contains(out.String(), "onetwothree") {
+		t.Errorf("the line is %q", out.String())
 	}
 }

@@ -28,7 +28,7 @@ const ownConversationsPath = "/api/v1/app-conversations"
 const exitCodesOfRun = `
 Ctrl-C interrupts the run, a second one leaves it running. In a pipe a confirmation is
 rejected, unless --confirm says otherwise. With --json each event is a line, and the end
-another. Exit codes: 0 finished, 1 failed, 2 wrong usage, 3 stuck, or at a limit of
+another. "--confirm accept" also lets a repository's own setup files run. Exit codes: 0 finished, 1 failed, 2 wrong usage, 3 stuck, or at a limit of
 iterations or cost, 4 rejected, 130 interrupted or left.`
 
 // runFlags are the flags of the commands that follow a run.
@@ -41,7 +41,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	f.api.register(cmd)
 	f.api.registerJSON(cmd)
 	cmd.Flags().StringVar(&f.confirm, "confirm", confirmAsk,
-		`what is answered where the agent asks: "ask" (you), "accept" or "reject"`)
+		`what is answered where the agent asks, or a repository's own files would run by `+
+			`themselves: "ask" (you), "accept" or "reject"`)
 }
 
 func (f *runFlags) check() error {

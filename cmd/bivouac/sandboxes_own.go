@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/pkg/browser"
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/httpapi/client"
@@ -97,14 +96,14 @@ func isNoOperator(err error) bool {
 
 func (p *program) sandboxesOpenCommand() *cobra.Command {
 	var api apiFlags
-	var only bool
 	cmd := &cobra.Command{
 		Use:   "open SANDBOX [PORT]",
-		Short: "Open the page of a port of your sandbox in a browser",
-		Long: `Open the page of a port of your sandbox in a browser, by default VSCODE's, and print
-its address. The address opens the page once, within some minutes.`,
+		Short: "Print an address that opens the page of a port of your sandbox",
+		Long: `Print an address that opens the page of a port of your sandbox in a browser, by default
+VSCODE's, once and within some minutes. No browser is started with it: every user of
+the machine can read the arguments of programs.`,
 		Example: `  bivouac sandboxes open 5pYq0XbLr2kTc8Vn
-  bivouac sandboxes open 5pYq0XbLr2kTc8Vn WORKER_1 --print`,
+  bivouac sandboxes open 5pYq0XbLr2kTc8Vn WORKER_1`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: p.completeSandbox(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -121,23 +120,15 @@ its address. The address opens the page once, within some minutes.`,
 				port = args[1]
 			}
 			for _, one := range s.URLs {
-				if one.Name != port {
-					continue
+				if one.Name == port {
+					return p.done(&api, one, "%s", printable(one.URL))
 				}
-				if err := p.done(&api, one, "%s", printable(one.URL)); err != nil || only {
-					return err
-				}
-				if _, is := isTerminal(p.stdout); is && browser.OpenURL(one.URL) != nil {
-					fmt.Fprintln(p.stderr, "there is no browser to open it in")
-				}
-				return nil
 			}
 			return fmt.Errorf("the sandbox is %s and has no page of %s now", s.Status, port)
 		},
 	}
 	api.register(cmd)
 	api.registerJSON(cmd)
-	cmd.Flags().BoolVar(&only, "print", false, "only print the address")
 	return cmd
 }
 
