@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
@@ -16,15 +15,18 @@ import (
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
-// keyBody is a key as its user sees it. The members that are always null are upstream's.
+// keyBody is a key as its user sees it. The members that are always null are upstream's; the last two
+// are those of the operators' list.
 type keyBody struct {
-	ID         int        `json:"id"`
-	Name       string     `json:"name"`
-	CreatedAt  wire.Time  `json:"created_at"`
-	LastUsedAt *wire.Time `json:"last_used_at"`
-	NotBefore  *wire.Time `json:"not_before"`
-	ExpiresAt  *wire.Time `json:"expires_at"`
-	OrgID      *string    `json:"org_id"`
+	ID          int        `json:"id"`
+	Name        string     `json:"name"`
+	CreatedAt   wire.Time  `json:"created_at"`
+	LastUsedAt  *wire.Time `json:"last_used_at"`
+	NotBefore   *wire.Time `json:"not_before"`
+	ExpiresAt   *wire.Time `json:"expires_at"`
+	OrgID       *string    `json:"org_id"`
+	Disabled    bool       `json:"disabled"`
+	SuspendedAt *wire.Time `json:"suspended_at"`
 }
 
 // madeKeyBody is the answer to a creation, the only one with the key itself.
@@ -46,7 +48,7 @@ type currentKeyBody struct {
 
 func newOwnKeyBody(k *fsm.APIKey) keyBody {
 	return keyBody{ID: k.ID, Name: k.Name, CreatedAt: wire.At(k.CreatedAt), LastUsedAt: wire.TimeOrNull(k.LastUsedAt),
-		ExpiresAt: wire.TimeOrNull(k.ExpiresAt)}
+		ExpiresAt: wire.TimeOrNull(k.ExpiresAt), Disabled: k.Disabled, SuspendedAt: wire.TimeOrNull(k.SuspendedAt)}
 }
 
 // handleOwnKeyCurrent handles GET /api/keys/current. A session has come without a key.
@@ -114,9 +116,9 @@ func (s *Server) handleOwnKeyCreate(c *call) (response.Response, error) {
 
 // handleOwnKeyDelete handles DELETE /api/keys/{key_id}.
 func (s *Server) handleOwnKeyDelete(c *call) (response.Response, error) {
-	id, err := strconv.Atoi(c.Params.ByName("key_id"))
-	if err != nil || id < 1 {
-		return response.Response{}, response.NotFound()
+	id, err := c.Number("key_id")
+	if err != nil {
+		return response.Response{}, err
 	}
 	if _, err := c.Propose(&fsm.OwnKeyRevokeBody{ID: id}); err != nil {
 		return response.Response{}, response.NotFoundAs(err, "Not Found")

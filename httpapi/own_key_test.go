@@ -39,8 +39,9 @@ func TestOwnKeys(t *testing.T) {
 		strings.Contains(string(list.body), made.Key) || strings.Contains(string(list.body), apikey.Hash(made.Key)) {
 		t.Errorf("the keys are %s", list.body)
 	}
-	for _, name := range []string{"id", "name", "created_at", "last_used_at", "not_before", "expires_at", "org_id"} {
-		if _, has := keys[0][name]; !has || len(keys[0]) != 7 {
+	for _, name := range []string{"id", "name", "created_at", "last_used_at", "not_before", "expires_at", "org_id",
+		"disabled", "suspended_at"} {
+		if _, has := keys[0][name]; !has || len(keys[0]) != 9 {
 			t.Errorf("%s is missing, or there is more: %v", name, keys[0])
 		}
 	}
@@ -54,7 +55,8 @@ func TestOwnKeys(t *testing.T) {
 		id   any
 		want int
 	}{
-		{h.bob, made.ID, 404}, {roots.Key, first, 403}, {h.alice, 9999, 404}, {h.alice, "x", 404}, {h.alice, made.ID, 200},
+		{h.bob, made.ID, 404}, {roots.Key, first, 403}, {h.alice, 9999, 404}, {h.alice, "x", 404},
+		{h.alice, fmt.Sprint("+", made.ID), 404}, {h.alice, fmt.Sprint("0", made.ID), 404}, {h.alice, made.ID, 200},
 		{h.alice, made.ID, 404}, {h.root, roots.ID, 200},
 	} {
 		h.do(c.key, "DELETE", fmt.Sprint("/api/keys/", c.id), "").want(t, c.want)
@@ -90,4 +92,38 @@ func TestOwnKeys_OfASession(t *testing.T) {
 		t.Errorf("the key ends at %v", end)
 	}
 	b.ask("POST", "/api/keys", `{"expires_at":"2999-01-01T00:00:00Z"}`).want(t, 422)
+}
+
+// TestOwnKeys_ThatDoNotOpen: a list tells a key that an operator has disabled, and one that a restore
+// has brought back, from a good one.
+func TestOwnKeys_ThatDoNotOpen(t *testing.T) {
+	h := newHarness(t).raised()
+	row := func(key string) *fsm.APIKey { return h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(key)) }
+	suspended := h.issue("carol", false)
+	h.apply("", &fsm.TermOpenBody{Term: 1, Node: "n1", ClusterID: "test"})
+	h.cluster.set(func(c *fakeCluster) {
+		c.index += 10
+		_, err := c.store.Succeed(fsm.Succession{
+			ID: "act", At: time.Now(), Kind: fsm.FindingRestored, Index: c.index, SuspendKeys: true, KeepKey: row(h.root),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	good, disabled := h.issue("carol", false), h.issue("carol", false)
+	h.apply("", &fsm.APIKeyDisableBody{ID: row(disabled).ID})
+	var keys []struct {
+		ID          int
+		Disabled    bool
+		SuspendedAt *time.Time `json:"suspended_at"`
+	}
+	h.do(good, "GET", "/api/keys", "").want(t, 200).json(t, &keys)
+	for _, k := range keys {
+		if k.Disabled != (k.ID == row(disabled).ID) || (k.SuspendedAt != nil) != (k.ID == row(suspended).ID) {
+			t.Errorf("the list has %+v", k)
+		}
+	}
+	if len(keys) != 3 {
+		t.Errorf("%d keys", len(keys))
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
@@ -114,9 +113,9 @@ func (s *Server) mustKnowAccess(what string) error {
 
 // APIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
 func (s *Server) APIKeyRevoke(c *request.Call) (response.Response, error) {
-	id, err := strconv.Atoi(c.Params.ByName("id"))
-	if err != nil || id < 1 {
-		return response.Response{}, response.NotFound()
+	id, err := c.Number("id")
+	if err != nil {
+		return response.Response{}, err
 	}
 	if _, err := c.Propose(&fsm.APIKeyRevokeBody{ID: id}); err != nil {
 		return response.Response{}, response.NotFoundAs(err, "Not Found")
@@ -137,9 +136,9 @@ func (s *Server) APIKeyDisable(c *request.Call) (response.Response, error) {
 
 // changeKey runs a command on the key of the path and answers with the key.
 func (s *Server) changeKey(c *request.Call, body func(id int) fsm.Body) (response.Response, error) {
-	id, err := strconv.Atoi(c.Params.ByName("id"))
-	if err != nil || id < 1 {
-		return response.Response{}, response.NotFound()
+	id, err := c.Number("id")
+	if err != nil {
+		return response.Response{}, err
 	}
 	res, err := c.Once(func() (fsm.Body, request.SecretWrites, error) {
 		return body(id), request.SecretWrites{}, nil

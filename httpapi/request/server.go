@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -69,6 +70,17 @@ func InfoOf(ctx context.Context) *proxy.RequestInfo {
 // WithInfo returns a context with the request's entry in the access log.
 func WithInfo(ctx context.Context, ex *proxy.RequestInfo) context.Context {
 	return context.WithValue(ctx, requestInfoKey{}, ex)
+}
+
+// Number returns a parameter of the path that counts up from 1, as answers write it. Another text
+// names nothing: a 404.
+func (c *Call) Number(parameter string) (int, error) {
+	text := c.Params.ByName(parameter)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || strconv.Itoa(n) != text {
+		return 0, response.NotFound()
+	}
+	return n, nil
 }
 
 // KeyID is the id of the caller's key, 0 if the view does not have it.
