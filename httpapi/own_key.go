@@ -116,7 +116,7 @@ func (s *Server) handleOwnKeyCreate(c *call) (response.Response, error) {
 
 // handleOwnKeyDelete handles DELETE /api/keys/{key_id}.
 func (s *Server) handleOwnKeyDelete(c *call) (response.Response, error) {
-	id, err := c.Number("key_id")
+	id, err := c.CountedID("key_id")
 	if err != nil {
 		return response.Response{}, err
 	}

@@ -113,7 +113,7 @@ func (s *Server) mustKnowAccess(what string) error {
 
 // APIKeyRevoke handles DELETE /api/v1/operator/keys/{id}.
 func (s *Server) APIKeyRevoke(c *request.Call) (response.Response, error) {
-	id, err := c.Number("id")
+	id, err := c.CountedID("id")
 	if err != nil {
 		return response.Response{}, err
 	}
@@ -136,7 +136,7 @@ func (s *Server) APIKeyDisable(c *request.Call) (response.Response, error) {
 
 // changeKey runs a command on the key of the path and answers with the key.
 func (s *Server) changeKey(c *request.Call, body func(id int) fsm.Body) (response.Response, error) {
-	id, err := c.Number("id")
+	id, err := c.CountedID("id")
 	if err != nil {
 		return response.Response{}, err
 	}

@@ -72,9 +72,9 @@ func WithInfo(ctx context.Context, ex *proxy.RequestInfo) context.Context {
 	return context.WithValue(ctx, requestInfoKey{}, ex)
 }
 
-// Number returns a parameter of the path that counts up from 1, as answers write it. Another text
+// CountedID returns a parameter of the path that counts up from 1, as answers write it. Another text
 // names nothing: a 404.
-func (c *Call) Number(parameter string) (int, error) {
+func (c *Call) CountedID(parameter string) (int, error) {
 	text := c.Params.ByName(parameter)
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || strconv.Itoa(n) != text {
