@@ -13,17 +13,21 @@ import (
 // cutOff is the reason to finish of an answer that the limit of output cut.
 const cutOff = "length"
 
-// settle turns an answer as it was written into what the model means: thoughts are no text, and
-// calls have the names and arguments of calls. Without tools there are no calls in a text.
-func (a *answer) settle(tools []openai.Tool) {
+// think takes the thoughts out of an answer's text.
+func (a *answer) think() {
 	thought, text := thoughtIn(a.text)
 	a.text = text
 	if thought != "" {
 		a.reasoning = strings.TrimSpace(a.reasoning + "\n" + thought)
 	}
+}
+
+// settle gives calls the names and arguments of calls, and reads those in the text of an answer that
+// has all of its parts: a part alone does not tell what is quoted. Without tools there are none.
+func (a *answer) settle(tools []openai.Tool, how reads) {
 	cut := a.finish == cutOff
-	if len(a.calls) == 0 && len(tools) > 0 && !(cut && unclosed(a.text)) {
-		a.text, a.calls = readCalls(a.text, tools)
+	if len(a.calls) == 0 && len(tools) > 0 && how != readsNone && !(cut && unclosed(a.text)) {
+		a.text, a.calls = readCalls(a.text, tools, how)
 	}
 	var calls []openai.ToolCall
 	for i, c := range a.calls {
@@ -32,6 +36,9 @@ func (a *answer) settle(tools []openai.Tool) {
 		list := []string{c.Function.Arguments}
 		if !cut || i < len(a.calls)-1 {
 			list = objects(c.Function.Arguments)
+		}
+		if len(calls)+len(list) > mostCalls {
+			list = []string{c.Function.Arguments}
 		}
 		for n, arguments := range list {
 			if c.Function.Arguments = ownArguments(arguments, tools); n > 0 {
@@ -106,9 +113,11 @@ func objects(text string) []string {
 	return []string{text}
 }
 
-// jsonObjects are the objects that a text consists of, each once; none if there is something else.
+// jsonObjects are the objects that a text consists of, each once; none if there is something else, or
+// more than an answer may have calls.
 func jsonObjects(text string) []string {
 	var list []string
+	known := map[string]bool{}
 	d := json.NewDecoder(strings.NewReader(text))
 	for {
 		var raw json.RawMessage
@@ -119,9 +128,14 @@ func jsonObjects(text string) []string {
 		if err != nil || !strings.HasPrefix(string(raw), "{") {
 			return nil
 		}
-		if !slices.Contains(list, string(raw)) {
-			list = append(list, string(raw))
+		if known[string(raw)] {
+			continue
 		}
+		if len(list) == mostCalls {
+			return nil
+		}
+		known[string(raw)] = true
+		list = append(list, string(raw))
 	}
 }
 

@@ -51,7 +51,8 @@ type answer struct {
 	finish    string
 	usage     openai.Usage
 	cost      *float64 // what the server says that it cost
-	cuts      bool     // it was found that the server leaves out parts of long requests
+	// cuts is the number of tokens above which the server was found to leave out parts of requests.
+	cuts int
 }
 
 // client calls one model. A call goes this way: request makes it, dialect.fit fits it to the server,
@@ -122,17 +123,26 @@ func (c *client) try(ctx context.Context, r *openai.ChatCompletionRequest, shown
 	if !r.Stream {
 		a.shown = nil
 	}
+	ended := false
 	err = a.read(&lively{Reader: http.MaxBytesReader(nil, resp.Body, largestResponse), alive: func() {
-		if a.finish == "" {
+		switch {
+		case a.finish == "":
 			idle.Reset(c.timeout())
-		} else {
+		case !ended: // signs of life hold nothing up after the end
+			ended = true
 			idle.Reset(min(c.timeout(), afterEnd))
 		}
 	}})
+	out, failed := c.whole(&a, err, errors.Is(context.Cause(within), errTimeout))
 	if ctx.Err() != nil {
-		return nil, classify(ctx.Err(), true)
+		failed = classify(ctx.Err(), true)
 	}
-	return c.whole(&a, err, errors.Is(context.Cause(within), errTimeout))
+	if failed != nil {
+		failed.spent = answer{usage: a.usage, cost: a.cost}
+		return nil, failed
+	}
+	a.shown.end()
+	return out, nil
 }
 
 // whole is the answer that was read, unless it is not whole. What breaks after the reason to finish
@@ -156,11 +166,10 @@ func (c *client) whole(a *parts, err error, late bool) (*answer, *callError) {
 	if err != nil {
 		return nil, classify(err, true)
 	}
-	a.shown.end()
 	return out, nil
 }
 
-// lively is a reader that tells of what it reads.
+// lively is a reader that tells before it waits for a part and after one came.
 type lively struct {
 	io.Reader
 	alive func()
@@ -168,6 +177,7 @@ type lively struct {
 
 // Read implements io.Reader.
 func (l *lively) Read(b []byte) (int, error) {
+	l.alive()
 	n, err := l.Reader.Read(b)
 	if n > 0 {
 		l.alive()

@@ -89,10 +89,13 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 		if _, is := shown[0].(*event.SystemPrompt); is {
 			head = 1
 		}
-		if middle = shown[head:spoken(shown, head)]; byUser && len(middle) == 0 {
-			return false, nil // there is nothing to condense yet
-		}
-		if len(middle) == 0 || onlySummary(middle) {
+		if middle = shown[head:spoken(shown, head)]; len(middle) == 0 || onlySummary(middle) {
+			if byUser {
+				// There is nothing to condense. The request is done: no later step is to pay for it.
+				return false, e.conv.Append(&event.Condensation{
+					Head: event.Head{Source: event.SourceEnvironment}, ForgottenEventIDs: []string{},
+				})
+			}
 			if !asked {
 				return false, nil // it was an estimate: the server decides
 			}
@@ -195,6 +198,11 @@ func (e *Engine) summarize(ctx context.Context, c *client, middle []event.Event)
 		a, err := c.ask(ctx, prompt{messages: []openai.ChatCompletionMessage{
 			{Role: openai.ChatMessageRoleSystem, Content: summarizePrompt}, userText(forSummary(middle, int(longest))),
 		}})
+		if err != nil {
+			if err := e.spent(c, usageCondenser, a); err != nil {
+				return nil, err
+			}
+		}
 		if errors.As(err, &refused) {
 			longest *= 0.8
 			continue

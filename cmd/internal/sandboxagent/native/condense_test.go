@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	openai "github.com/sashabaranov/go-openai"
+
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
@@ -241,5 +243,55 @@ func TestCondense_AServerThatCutsInSilence(t *testing.T) {
 	}
 	if said != 1 || long.Load() > 8 || len(all[*event.Condensation](r)) == 0 {
 		t.Errorf("said %d times; %d long requests, %d condensations", said, long.Load(), len(all[*event.Condensation](r)))
+	}
+}
+
+// A server whose counts mean nothing is not taken for one that cuts; one that counts more than the
+// window that was found has no such window.
+func TestWindow_OfCounts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		counts      []int
+		found, last int // what is found of them, and the limit after them
+	}{
+		{[]int{128, 128, 128, 128, 128}, 0, 0},
+		{[]int{2000, 2000, 3000}, 0, 0},
+		{[]int{2000, 2000, 2000, 2000}, 2000, 2000},
+		{[]int{2000, 2000, 2000, 9000}, 2000, 0},
+	} {
+		w := &window{}
+		found := 0
+		p := prompt{tools: []openai.Tool{{}}}
+		for _, n := range c.counts {
+			p.messages = append(p.messages, userText(strings.Repeat("x", 40_000)))
+			found = max(found, w.counted(p, n))
+		}
+		if found != c.found || w.limit != c.last {
+			t.Errorf("%v: found %d, the limit is %d", c.counts, found, w.limit)
+		}
+	}
+}
+
+// To condense again what is condensed does nothing, and leaves nothing to be done.
+func TestCondense_NothingIsLeft(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &modeltest.Script{Stories: []*modeltest.Story{
+		summaries(modeltest.Text("so far")), {Answers: []modeltest.Answer{modeltest.Text("Done.")}},
+	}})
+	r.say("go")
+	r.ends(engine.Finished)
+	for range 4 {
+		if err := r.memory.Append(&event.CondensationRequest{Head: event.Head{Source: event.SourceUser}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Condense(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := len(r.server.Requests())
+	r.say("and now?")
+	r.ends(engine.Finished)
+	if n := len(r.server.Requests()) - asked; n != 1 {
+		t.Errorf("the next message takes %d requests", n)
 	}
 }

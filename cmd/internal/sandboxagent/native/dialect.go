@@ -38,6 +38,8 @@ type dialect struct {
 type dialects struct {
 	mu  sync.Mutex
 	now dialect
+	// native reports that the model has called a tool natively.
+	native bool
 }
 
 func newDialects(llm engine.LLM, model string) *dialects {
@@ -52,6 +54,26 @@ func (d *dialects) get() dialect {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.now
+}
+
+// called keeps that the model calls natively.
+func (d *dialects) called() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.native = true
+}
+
+// reads is which of the model's texts are read for calls.
+func (d *dialects) reads() reads {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.now.written:
+		return readsAll
+	case d.native:
+		return readsNone
+	}
+	return readsLines
 }
 
 // learn changes the dialect by a refusal of a prompt's request, and reports whether the request is

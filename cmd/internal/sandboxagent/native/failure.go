@@ -58,6 +58,7 @@ type callError struct {
 	retryable bool
 	wait      time.Duration // the server's Retry-After
 	told      bool          // whether there is one
+	spent     answer        // its usage and cost are what the call cost
 }
 
 func (f *callError) Error() string { return f.err.Error() }
@@ -96,7 +97,11 @@ func saysError(raw json.RawMessage) *serverError {
 	case "", "null", "{}", `""`, "false":
 		return nil
 	}
-	e := &serverError{text: string(raw)}
+	e := &serverError{text: string(raw[:min(len(raw), longestError)])}
+	if len(raw) > longestError {
+		e.message = e.text
+		return e
+	}
 	var says struct {
 		Message  loose  `json:"message"`
 		Code     amount `json:"code"`

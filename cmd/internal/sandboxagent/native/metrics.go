@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
@@ -34,7 +35,7 @@ func (e *Engine) counted(c *client, id string, a *answer) event.Event {
 	m.AccumulatedCost += c.cost(a)
 	prompt, completion := int64(a.usage.PromptTokens), int64(a.usage.CompletionTokens)
 	t := &m.AccumulatedTokenUsage
-	t.Model, t.ResponseID = c.llm.Model, a.id
+	t.Model, t.ResponseID = c.llm.Model, cmp.Or(a.id, t.ResponseID)
 	t.PromptTokens += prompt
 	t.CompletionTokens += completion
 	if d := a.usage.PromptTokensDetails; d != nil {
@@ -47,6 +48,14 @@ func (e *Engine) counted(c *client, id string, a *answer) event.Event {
 	t.PerTurnToken = prompt + completion
 	stats.UsageToMetrics[id] = m
 	return engine.Update(engine.KeyStats, stats)
+}
+
+// spent stores what an answer cost that did not come.
+func (e *Engine) spent(c *client, id string, a *answer) error {
+	if a == nil || a.usage.PromptTokens == 0 && a.usage.CompletionTokens == 0 && a.cost == nil {
+		return nil
+	}
+	return e.conv.Append(e.counted(c, id, a))
 }
 
 // cost is what an answer cost in US dollars, by the settings' prices, else as the server says.

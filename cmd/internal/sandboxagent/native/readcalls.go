@@ -9,79 +9,159 @@ import (
 	openai "github.com/sashabaranov/go-openai"
 )
 
-// The forms in which models write calls into their texts.
-var ( //nolint:gochecknoglobals // compiled once, read-only
-	functionTag = regexp.MustCompile(`(?s)<function=([^>\n]+)>(.*?)(?:</function>|\z)`)
-	parameter   = regexp.MustCompile(`(?s)<parameter=([^>\n]+)>(.*?)(?:</parameter>|\z)`)
-	invokeTag   = regexp.MustCompile(`(?s)<invoke name="([^"]+)">(.*?)(?:</invoke>|\z)`)
-	named       = regexp.MustCompile(`(?s)<parameter name="([^"]+)"[^>]*>(.*?)(?:</parameter>|\z)`)
-	callTag     = regexp.MustCompile(`(?s)<(?:tool_calls?|tools|function_call)>\s*([\[{].*?)` +
-		`(?:</(?:tool_calls?|tools|function_call)>|\z)`)
-	mistralTag = regexp.MustCompile(`(?s)\[TOOL_CALLS\]\s*([\[{].*)\z`)
-	openTag    = regexp.MustCompile("(?s)(\\s|<[\\w:]*tool_calls?>|```\\w*)+\\z")
+// mostCalls bounds the calls of one answer.
+const mostCalls = 128
+
+// reads is which texts are read for calls. A text that quotes a call must not become one.
+type reads int
+
+const (
+	// readsNone is for models that call natively: their texts are texts.
+	readsNone reads = iota
+	// readsLines reads calls that begin a line.
+	readsLines
+	// readsAll reads calls after words too, for models that were told to write them.
+	readsAll
 )
 
-// readCalls finds the calls that a text has, and what is before them. Only tools that are offered
-// are called so, and what stands in a fence or between backticks is no call.
-func readCalls(text string, tools []openai.Tool) (rest string, calls []openai.ToolCall) {
-	spoken, _, _ := strings.Cut(text, executionResult) // what follows is a result that the model made up
-	for _, form := range []struct {
-		tag  *regexp.Regexp
-		read func(m []string) []openai.ToolCall
-	}{
-		{functionTag, func(m []string) []openai.ToolCall { return tagged(m, parameter, tools) }},
-		{invokeTag, func(m []string) []openai.ToolCall { return tagged(m, named, tools) }},
-		{callTag, func(m []string) []openai.ToolCall { return callsIn(m[1], tools) }},
-		{mistralTag, func(m []string) []openai.ToolCall { return callsIn(m[1], tools) }},
-	} {
-		first := -1
-		for _, at := range form.tag.FindAllStringSubmatchIndex(spoken, -1) {
-			if quoted(spoken[:at[0]]) {
-				continue
-			}
-			m := make([]string, len(at)/2)
-			for i := range m {
-				m[i] = spoken[at[2*i]:at[2*i+1]]
-			}
-			found := form.read(m)
-			if len(found) > 0 && first < 0 {
-				first = at[0]
-			}
-			calls = append(calls, found...)
-		}
-		if first >= 0 {
-			return openTag.ReplaceAllString(spoken[:first], ""), calls
-		}
+// written is a form in which models write calls with tags.
+type written struct {
+	head, parameter *regexp.Regexp
+	end             string
+}
+
+// The forms in which models write calls into their texts.
+var ( //nolint:gochecknoglobals // compiled once, read-only
+	functionTag    = regexp.MustCompile(`\A<function=([^>\n]+)>`)
+	parameter      = regexp.MustCompile(`\A<parameter=([^>\n]+)>`)
+	invokeTag      = regexp.MustCompile(`\A<invoke name="([^"\n]+)">`)
+	namedParameter = regexp.MustCompile(`\A<parameter name="([^"]+)"[^>]*>`)
+	callStart      = regexp.MustCompile(`<function=|<invoke name="|` +
+		`<(?:[\w:]*tool_calls?|tools|function_call)>|\[TOOL_CALLS\]`)
+	around = regexp.MustCompile(`\A(?:\s|</?(?:[\w:]*tool_calls?|tools|function_call)>|\[TOOL_CALLS\])+`)
+)
+
+// readCalls finds the calls that a text is, or ends with, and what is before them. Only tools that
+// are offered are called so, and what is quoted or followed by words is no call.
+func readCalls(text string, tools []openai.Tool, how reads) (rest string, calls []openai.ToolCall) {
+	spoken := text
+	if how == readsAll { // what follows is a result that the model made up
+		spoken, _, _ = strings.Cut(text, executionResult)
 	}
-	body := strings.TrimSpace(text)
+	body := strings.TrimSpace(spoken)
 	if inner, is := unfenced(body); is {
 		body = inner
 	}
-	if calls = callsIn(body, tools); len(calls) > 0 {
+	if calls = callsOnly(body, tools); len(calls) > 0 {
 		return "", calls
+	}
+	for _, at := range places(spoken, how) {
+		if calls = callsOnly(spoken[at:], tools); len(calls) > 0 {
+			return strings.TrimRight(spoken[:at], " \t\r\n"), calls
+		}
 	}
 	return text, nil
 }
 
-// quoted reports whether what follows a text is quoted by it: in a fence that is not the whole
-// text, or after a backtick.
-func quoted(before string) bool {
-	trimmed := strings.TrimSpace(before)
-	if strings.HasSuffix(before, "`") && !strings.HasSuffix(before, "```") {
-		return true
+// places are where a call may begin: outside of fences, indented code, quotes and, unless all are
+// read, not after words in its line.
+func places(text string, how reads) []int {
+	var list []int
+	fence, deep := "", 0
+	for at := 0; at < len(text) && len(list) < mostCalls; {
+		line, _, _ := strings.Cut(text[at:], "\n")
+		bare := strings.TrimLeft(line, " \t")
+		indent := len(line) - len(bare)
+		switch run := fenceOf(bare); {
+		case fence != "":
+			if strings.HasPrefix(run, fence) && strings.TrimSpace(bare[len(run):]) == "" && indent < deep+4 {
+				fence = ""
+			}
+		case run != "":
+			fence, deep = run, indent
+		case indent >= 4 || strings.HasPrefix(line, "\t") || strings.HasPrefix(bare, ">"):
+		default:
+			m := callStart.FindStringIndex(bare)
+			if m != nil && (m[0] == 0 || how == readsAll && !opened(bare[:m[0]])) {
+				list = append(list, at+indent+m[0])
+			}
+		}
+		at += len(line) + 1
 	}
-	fences := strings.Count(trimmed, "```")
-	return fences%2 == 1 && !strings.HasPrefix(trimmed, "```")
+	return list
 }
 
-// tagged is a call whose arguments are tags, or one JSON object.
-func tagged(m []string, tag *regexp.Regexp, tools []openai.Tool) []openai.ToolCall {
-	name, known := toolMeant(m[1], tools)
-	if !known {
-		return nil
+// fenceOf is the mark of a fence that a line begins with; empty if it begins none.
+func fenceOf(line string) string {
+	for _, mark := range []string{"`", "~"} {
+		rest := strings.TrimLeft(line, mark)
+		if n := len(line) - len(rest); n >= 3 && (mark == "~" || !strings.Contains(rest, mark)) {
+			return line[:n]
+		}
 	}
-	if list := jsonObjects(m[2]); len(list) == 1 {
-		return []openai.ToolCall{newCall(name, list[0])}
+	return ""
+}
+
+// opened reports whether a line has the beginning of a quote or of code, and not its end.
+func opened(before string) bool {
+	return strings.Count(before, "`")%2 == 1 || strings.Count(before, `"`)%2 == 1 ||
+		strings.Count(before, "“") > strings.Count(before, "”")
+}
+
+// callsOnly are the calls that a text consists of; none if there is something else.
+func callsOnly(text string, tools []openai.Tool) []openai.ToolCall {
+	var calls []openai.ToolCall
+	for {
+		if text = text[len(around.FindString(text)):]; text == "" {
+			return calls
+		}
+		found, rest := nextCall(text, tools)
+		if len(found) == 0 || len(calls)+len(found) > mostCalls {
+			return nil
+		}
+		calls, text = append(calls, found...), rest
+	}
+}
+
+// nextCall reads the calls that a text begins with, and what follows them.
+func nextCall(text string, tools []openai.Tool) (calls []openai.ToolCall, rest string) {
+	if strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
+		raw, rest := firstValue(text)
+		return callsIn(raw, tools), rest
+	}
+	for _, form := range []written{
+		{functionTag, parameter, "</function>"}, {invokeTag, namedParameter, "</invoke>"},
+	} {
+		if m := form.head.FindStringSubmatch(text); m != nil {
+			return form.read(m[1], text[len(m[0]):], tools)
+		}
+	}
+	return nil, ""
+}
+
+// firstValue is the JSON value that a text begins with; empty if it is none.
+func firstValue(text string) (value, rest string) {
+	d := json.NewDecoder(strings.NewReader(text))
+	var raw json.RawMessage
+	if d.Decode(&raw) != nil {
+		return "", text
+	}
+	return string(raw), text[d.InputOffset():]
+}
+
+// read reads a call whose arguments are tags, or one JSON object. The end may be left out after them.
+func (w written) read(said, body string, tools []openai.Tool) (calls []openai.ToolCall, rest string) {
+	name, known := toolMeant(said, tools)
+	if !known {
+		return nil, ""
+	}
+	body = strings.TrimSpace(body)
+	if strings.HasPrefix(body, "{") {
+		raw, rest := firstValue(body)
+		if raw == "" {
+			return nil, ""
+		}
+		return []openai.ToolCall{newCall(name, raw)}, strings.TrimPrefix(strings.TrimLeft(rest, " \t\r\n"), w.end)
 	}
 	schema := parameters{}
 	for _, t := range tools {
@@ -90,22 +170,36 @@ func tagged(m []string, tag *regexp.Regexp, tools []openai.Tool) []openai.ToolCa
 		}
 	}
 	arguments := map[string]any{}
-	for _, p := range tag.FindAllStringSubmatch(m[2], -1) {
-		key, value := strings.TrimSpace(p[1]), p[2]
-		if strings.HasPrefix(value, "\n") {
-			value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
+	for m := w.parameter.FindStringSubmatch(body); m != nil; m = w.parameter.FindStringSubmatch(body) {
+		inner, after, ended := strings.Cut(body[len(m[0]):], "</parameter>")
+		if !ended {
+			if inner, after, ended = strings.Cut(body[len(m[0]):], w.end); !ended {
+				return nil, ""
+			}
+			after = w.end + after
 		}
-		arguments[key] = value
-		kind, described := schema.Properties[key]
-		if raw := strings.TrimSpace(value); described && kind.Type != "string" && json.Valid([]byte(raw)) {
-			arguments[key] = json.RawMessage(raw)
-		}
+		key := strings.TrimSpace(m[1])
+		arguments[key] = schema.value(key, inner)
+		body = strings.TrimLeft(after, " \t\r\n")
 	}
+	rest, ended := strings.CutPrefix(body, w.end)
 	raw, err := json.Marshal(arguments)
-	if err != nil {
-		return nil
+	if err != nil || !ended && len(arguments) == 0 {
+		return nil, ""
 	}
-	return []openai.ToolCall{newCall(name, string(raw))}
+	return []openai.ToolCall{newCall(name, string(raw))}, rest
+}
+
+// value is an argument as it was written: JSON where the schema wants no text.
+func (p parameters) value(key, text string) any {
+	if strings.HasPrefix(text, "\n") {
+		text = strings.TrimSuffix(strings.TrimPrefix(text, "\n"), "\n")
+	}
+	kind, described := p.Properties[key]
+	if raw := strings.TrimSpace(text); described && kind.Type != "string" && json.Valid([]byte(raw)) {
+		return json.RawMessage(raw)
+	}
+	return text
 }
 
 func newCall(name, arguments string) openai.ToolCall {
@@ -116,16 +210,19 @@ func newCall(name, arguments string) openai.ToolCall {
 
 // callsIn are the calls that a JSON text is, one or a list.
 func callsIn(text string, tools []openai.Tool) []openai.ToolCall {
-	type written struct {
-		Name       loose    `json:"name"`
-		Arguments  loose    `json:"arguments"`
-		Parameters loose    `json:"parameters"`
-		Function   *written `json:"function"`
+	type object struct {
+		Name       loose   `json:"name"`
+		Arguments  loose   `json:"arguments"`
+		Parameters loose   `json:"parameters"`
+		Function   *object `json:"function"`
 	}
 	list := jsonObjects(text)
 	if len(list) == 0 {
 		var many []json.RawMessage
 		if json.Unmarshal([]byte(text), &many) != nil {
+			return nil
+		}
+		if len(many) > mostCalls {
 			return nil
 		}
 		for _, one := range many {
@@ -134,7 +231,7 @@ func callsIn(text string, tools []openai.Tool) []openai.ToolCall {
 	}
 	var calls []openai.ToolCall
 	for _, one := range list {
-		var w written
+		var w object
 		if json.Unmarshal([]byte(one), &w) != nil {
 			return nil
 		}

@@ -100,24 +100,44 @@ func (n *amount) UnmarshalJSON(b []byte) error {
 // content is a text, or a list of parts. Parts without a text count for nothing.
 type content struct{ text, thinking string }
 
+// deepest bounds how deep the text of a content is: each level is decoded anew. Mistral's thoughts, a
+// list of objects with a list of objects, are the deepest known.
+const deepest = 4
+
 // UnmarshalJSON implements json.Unmarshaler.
 func (c *content) UnmarshalJSON(b []byte) error {
-	var list []content
+	c.read(b, deepest)
+	return nil
+}
+
+// read adds a text, or that of a list or an object with up to as many levels.
+func (c *content) read(b json.RawMessage, levels int) {
+	var text string
+	var list []json.RawMessage
 	var part struct {
-		Text     content `json:"text"`
-		Thinking content `json:"thinking"`
+		Text     json.RawMessage `json:"text"`
+		Thinking json.RawMessage `json:"thinking"`
 	}
 	switch {
-	case json.Unmarshal(b, &c.text) == nil:
+	case json.Unmarshal(b, &text) == nil:
+		c.text += text
+	case levels == 0:
 	case json.Unmarshal(b, &list) == nil:
-		for _, one := range list {
-			c.text += one.text
-			c.thinking += one.thinking
+		var texts, thoughts strings.Builder
+		for _, raw := range list {
+			var one content
+			one.read(raw, levels-1)
+			texts.WriteString(one.text)
+			thoughts.WriteString(one.thinking)
 		}
+		c.text += texts.String()
+		c.thinking += thoughts.String()
 	case json.Unmarshal(b, &part) == nil:
-		c.text, c.thinking = part.Text.text, part.Thinking.text
+		var thought content
+		c.read(part.Text, levels-1)
+		thought.read(part.Thinking, levels-1)
+		c.thinking = thought.text
 	}
-	return nil
 }
 
 // counts are the tokens that a server counted, with the cost where it tells it, as OpenRouter does.
@@ -146,6 +166,14 @@ var (
 	errUnended   = errors.New("the answer ended before it was complete")
 	errNoAnswer  = errors.New("the response has no answer in it")
 	errUnbounded = fmt.Errorf("the answer is larger than %d MiB", largestAnswer>>20)
+	errCalls     = fmt.Errorf("%w: it has more than %d calls", errUnbounded, mostCalls)
+)
+
+const (
+	// leastPart is what a part of a call counts at least, in bytes.
+	leastPart = 16
+	// longestID bounds the ids and the reasons to finish that are kept, in bytes.
+	longestID = 256
 )
 
 // parts are the parts of an answer, until they are put together.
@@ -164,7 +192,40 @@ type callParted struct {
 	index     *amount
 	id, name  string
 	arguments []byte
+	extent    extent // that of the arguments
 }
+
+// extent tells where a JSON value may end, part after part, without reading it again.
+type extent struct {
+	depth                  int
+	begun, within, escaped bool
+}
+
+// add reads a part.
+func (e *extent) add(part []byte) {
+	for _, c := range part {
+		switch {
+		case e.escaped:
+			e.escaped = false
+		case e.within && c == '\\':
+			e.escaped = true
+		case c == '"':
+			e.within, e.begun = !e.within, true
+		case e.within, c == ' ', c == '\t', c == '\r', c == '\n':
+		case c == '{', c == '[':
+			e.depth++
+			e.begun = true
+		case c == '}', c == ']':
+			e.depth--
+			e.begun = true
+		default:
+			e.begun = true
+		}
+	}
+}
+
+// ended reports whether nothing more can belong to the value.
+func (e *extent) ended() bool { return e.begun && !e.within && e.depth <= 0 }
 
 // read reads an answer, streamed or whole, whatever was asked for.
 func (a *parts) read(body io.Reader) error {
@@ -212,6 +273,7 @@ func (a *parts) readObjects(r io.Reader) error {
 // leave out the empty lines, or the last newline.
 func (a *parts) readEvents(r *bufio.Reader) error {
 	var data []byte
+	var value extent
 	for {
 		line, err := r.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -219,12 +281,13 @@ func (a *parts) readEvents(r *bufio.Reader) error {
 		}
 		ended := err != nil
 		line = bytes.TrimRight(line, "\r\n")
-		value, is := bytes.CutPrefix(line, []byte("data:"))
+		part, is := bytes.CutPrefix(line, []byte("data:"))
 		if bytes.HasPrefix(line, []byte("{")) {
-			value, is = line, true // an error in the middle, written by a proxy
+			part, is = line, true // an error in the middle, written by a proxy
 		}
 		if is {
-			data = append(data, bytes.TrimPrefix(value, []byte(" "))...)
+			data = append(data, bytes.TrimPrefix(part, []byte(" "))...)
+			value.add(part)
 			if string(bytes.TrimSpace(data)) == "[DONE]" {
 				a.done = a.done || len(a.calls) > 0 || a.text.Len() > 0 || a.reasoning.Len() > 0
 				return nil
@@ -233,7 +296,7 @@ func (a *parts) readEvents(r *bufio.Reader) error {
 		switch empty := len(bytes.TrimSpace(data)) == 0; {
 		case empty:
 			data = data[:0]
-		case json.Valid(data):
+		case value.ended():
 			var f frame
 			if err := json.Unmarshal(data, &f); err != nil {
 				return fmt.Errorf("the stream is not valid: %w", err)
@@ -241,7 +304,7 @@ func (a *parts) readEvents(r *bufio.Reader) error {
 			if err := a.add(f); err != nil {
 				return err
 			}
-			data = data[:0]
+			data, value = data[:0], extent{}
 		case ended:
 			return errUnended
 		case len(line) == 0:
@@ -257,7 +320,8 @@ func (a *parts) readEvents(r *bufio.Reader) error {
 
 // add appends a frame. Its error is a *serverError, or errUnbounded.
 func (a *parts) add(f frame) error {
-	a.id = cmp.Or(string(f.ID), a.id)
+	a.id = cmp.Or(bounded(f.ID), a.id)
+	a.size += len(f.ID)
 	var c counts
 	_ = json.Unmarshal(f.Usage, &c) // what can't be read counts as nothing
 	if c.Prompt > 0 || c.Completion > 0 {
@@ -277,7 +341,8 @@ func (a *parts) add(f frame) error {
 	}
 	one := f.Choices[0]
 	if one.FinishReason != "" {
-		a.finish = string(one.FinishReason)
+		a.finish = bounded(one.FinishReason)
+		a.size += len(one.FinishReason)
 	}
 	if e := saysError(one.Error); e != nil {
 		return e
@@ -292,10 +357,21 @@ func (a *parts) add(f frame) error {
 	if one.Delta != nil {
 		a.say(one.Delta)
 	}
-	if a.size > largestAnswer {
+	switch {
+	case a.size > largestAnswer:
 		return errUnbounded
+	case len(a.calls) > mostCalls:
+		return errCalls
 	}
 	return nil
+}
+
+// bounded is the beginning of an id or a reason: it is kept with each call.
+func bounded(text loose) string {
+	if len(text) > longestID {
+		return strings.ToValidUTF8(string(text[:longestID]), "")
+	}
+	return string(text)
 }
 
 // say appends a message or a part of it.
@@ -319,7 +395,11 @@ func (a *parts) say(s *said) {
 
 // addCall appends a part of a call.
 func (a *parts) addCall(p callPart) {
-	a.size += len(p.ID) + len(p.Function.Name) + len(p.Function.Arguments)
+	a.size += leastPart + len(p.ID) + len(p.Function.Name) + len(p.Function.Arguments)
+	if len(a.calls) > mostCalls {
+		return
+	}
+	p.ID, p.Function.Name = loose(bounded(p.ID)), loose(bounded(p.Function.Name))
 	at := a.place(p)
 	if at < 0 {
 		a.calls = append(a.calls, &callParted{index: p.Index})
@@ -328,6 +408,7 @@ func (a *parts) addCall(p callPart) {
 	c := a.calls[at]
 	c.id, c.name = cmp.Or(c.id, string(p.ID)), cmp.Or(c.name, string(p.Function.Name))
 	c.arguments = append(c.arguments, p.Function.Arguments...)
+	c.extent.add([]byte(p.Function.Arguments))
 }
 
 // place is the call that a part belongs to; -1 begins another one. Servers without an index send
@@ -351,7 +432,7 @@ func (a *parts) place(p callPart) int {
 	if p.ID != "" && c.id != "" && string(p.ID) != c.id {
 		return -1
 	}
-	if p.Function.Name != "" && p.Function.Arguments != "" && c.name != "" && json.Valid(c.arguments) {
+	if p.Function.Name != "" && p.Function.Arguments != "" && c.name != "" && c.extent.ended() {
 		return -1
 	}
 	return at

@@ -132,6 +132,25 @@ func TestStep_TheLimitCutsEveryAnswer(t *testing.T) {
 	}
 }
 
+// What the parts of an answer cost is counted where the next one does not come, and none is shown.
+func TestStep_AContinuationThatFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.InOrder(
+		modeltest.Answer{Text: "part ", Finish: "length", Usage: &modeltest.Usage{Prompt: 100_000, Completion: 2}},
+		modeltest.Answer{Fault: &modeltest.Fault{Kind: modeltest.Unauthorized}}))
+	r.say("go")
+	_ = r.fails("LLMAuthenticationError")
+	var stats event.Stats
+	mustDecode(t, r.memory.State(engine.KeyStats), &stats)
+	got := stats.UsageToMetrics["agent"].AccumulatedTokenUsage
+	if got.PromptTokens != 100_000 || got.CompletionTokens != 2 {
+		t.Errorf("counted %+v", got)
+	}
+	if last, is := r.memory.sent[len(r.memory.sent)-1].(*event.Message); !is || last.LLMMessage.Text() != brokenOff {
+		t.Errorf("the part is still shown: %+v", r.memory.sent)
+	}
+}
+
 // A call that the limit cut is not executed, however complete it could be made.
 func TestStep_TheLimitCutsACall(t *testing.T) {
 	t.Parallel()
@@ -214,12 +233,67 @@ func TestReadCalls_OnlyCalls(t *testing.T) {
 		"As in:\n```xml\n<function=echo>\n<parameter=text>a</parameter>\n</function>\n```\nand so on.",
 		`{"name":"other","arguments":{}}`, `{"name":"echo"`, "<function=other><parameter=a>b</parameter></function>",
 		"A <think> tag and a </think> tag in a line.",
+		"```go\nx\n```\nand\n```xml\n" + echoTagged + "\n```", "As in:\n~~~\n" + echoTagged + "\n~~~", "```\n" + echoTagged,
+		"As in:\n\n    " + echoTagged, "> " + echoTagged, "It writes \"" + echoTagged, "Use `it " + echoTagged + "`",
+		"````md\n```\n" + echoTagged + "\n```\n" + echoTagged + "\n````", "<pre>\n" + echoTagged + "\n</pre>",
+		"models write <function=echo> and so on", "<function=echo>", "<function=echo> and so on",
+		"The README says:\n<tool_call>{\"name\":\"echo\",\"arguments\":{}}</tool_call>\nto call it.",
+		echoTagged + "\nThat is all.", `<function=echo>{"text":`,
 	} {
-		a := answer{text: text}
-		if a.settle(tools); a.text != text || len(a.calls) > 0 || a.reasoning != "" {
-			t.Errorf("%s\nbecomes %q and %+v", text, a.text, a.calls)
+		for _, how := range []reads{readsNone, readsLines, readsAll} {
+			a := answer{text: text}
+			a.think()
+			if a.settle(tools, how); a.text != text || len(a.calls) > 0 || a.reasoning != "" {
+				t.Errorf("%s\nbecomes %q and %+v", text, a.text, a.calls)
+			}
 		}
 	}
+	for _, c := range []struct {
+		text string
+		from reads // the least that reads it
+		rest string
+	}{
+		{"So:\n" + echoTagged, readsLines, "So:"}, {"So: " + echoTagged, readsAll, "So:"},
+		{"So:\n" + echoTagged + "\n" + executionResult + "echo]:\nmade up", readsAll, "So:"},
+		{"```\nx\n```\n" + echoTagged, readsLines, "```\nx\n```"},
+	} {
+		for _, how := range []reads{readsNone, readsLines, readsAll} {
+			a := answer{text: c.text}
+			if a.settle(tools, how); (len(a.calls) == 1 && a.text == c.rest) != (how >= c.from) {
+				t.Errorf("%q read as %d: %q and %+v", c.text, how, a.text, a.calls)
+			}
+		}
+	}
+	a := answer{text: "<function=echo><parameter=text>ends with </function></parameter></function>"}
+	a.settle(tools, readsLines)
+	if len(a.calls) != 1 || a.calls[0].Function.Arguments != `{"text":"ends with \u003c/function\u003e"}` {
+		t.Errorf("a value with an end in it: %+v", a.calls)
+	}
+}
+
+const echoTagged = "<function=echo><parameter=text>a</parameter></function>"
+
+// A model that has called natively is one whose texts are texts, so that what it quotes of a file is
+// not executed.
+func TestStep_ATextOfANativeModel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.InOrder(modeltest.Calls(echo("a")), modeltest.Text("It says:\n\n"+echoTagged)))
+	r.add(newProbe("echo"))
+	r.say("what does the README say?")
+	r.ends(engine.Finished)
+	r.tells("user: what does the README say?", "system", "call echo", "result echo: echo a",
+		"agent: It says:\n\n"+echoTagged)
+}
+
+// What is quoted in a text is so in its continuation too.
+func TestStep_AContinuationOfAFence(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.InOrder(modeltest.Answer{Text: "As in:\n```xml\n", Finish: "length"},
+		modeltest.Text(echoTagged), modeltest.Text("Not asked for.")))
+	r.add(newProbe("echo"))
+	r.say("go")
+	r.ends(engine.Finished)
+	r.tells("user: go", "system", "agent: As in:\n```xml\n"+echoTagged)
 }
 
 // A refusal that no repair would change the request for is the answer at once.

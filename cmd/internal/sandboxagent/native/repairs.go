@@ -40,7 +40,10 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 		change: set(func(d *dialect) *bool { return &d.someMax }),
 	},
 	{says: says(`max_(completion_)?tokens|max_new_tokens`), change: otherMax},
-	{says: says(`entity too large|payload too large|request too large|body.{0,20}too large`), change: noPictures, long: true},
+	{
+		says:   says(`entity too large|payload too large|request too large|body.{0,20}too large`),
+		change: noPictures, long: true,
+	},
 	{says: says(`tool_choice`), change: func(d *dialect, r *openai.ChatCompletionRequest) {
 		d.noToolChoice = d.noToolChoice || r.ToolChoice != nil
 	}},

@@ -24,7 +24,7 @@ const (
 
 // ask calls the model. A refused request is repaired and asked at once, as often as there is
 // something to repair; what may pass is retried, also after a part of the answer came. The error is
-// ctx's, a *refusal or an *engine.Failure.
+// ctx's, a *refusal or an *engine.Failure; the answer beside it has what the tries cost.
 func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 	if c.llm.Model == "" {
 		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "No model is set. Choose one in the settings."}
@@ -44,13 +44,15 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 	if p.onDelta != nil {
 		shown = &display{send: p.onDelta, withdraw: p.withdraw}
 	}
+	spent := &answer{}
 	for {
-		a, failed := c.fitting(ctx, p, shown)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
+		a, failed := c.fitting(ctx, p, shown, spent)
 		if failed == nil {
-			return a, nil
+			a.spend(spent)
+			spent = a
+		}
+		if ctx.Err() != nil || failed == nil {
+			return spent, ctx.Err()
 		}
 		wait := delays.NextBackOff()
 		if failed.told {
@@ -58,29 +60,33 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 		}
 		if !failed.retryable || retries == 0 || wait > longestRetryAfter {
 			shown.fail()
-			return nil, failed.result(c)
+			return spent, failed.result(c)
 		}
 		retries--
 		if err := c.pause(ctx, wait); err != nil {
-			return nil, err
+			return spent, err
 		}
 	}
 }
 
-// fitting asks once with a request that fits the server, as far as its refusals tell.
-func (c *client) fitting(ctx context.Context, p prompt, shown *display) (*answer, *callError) {
+// fitting asks once with a request that fits the server, as far as its refusals tell. What failed
+// tries cost is added to spent.
+func (c *client) fitting(ctx context.Context, p prompt, shown *display, spent *answer) (*answer, *callError) {
 	for {
 		shown.again()
 		asked := c.request(p)
 		r := c.dialects.get().fit(asked)
 		a, failed := c.try(ctx, r, shown)
+		if failed != nil {
+			spent.spend(&failed.spent)
+		}
 		switch {
 		case failed == nil:
 			a.cuts = c.window.counted(p, a.usage.PromptTokens)
-			if p.noCalls {
-				p.tools = nil
+			a.think()
+			if len(a.calls) > 0 {
+				c.dialects.called()
 			}
-			a.settle(p.tools)
 			return a, nil
 		case failed.refused != nil && *failed.refused == refusedLength:
 			c.window.refused(failed.said)
@@ -103,39 +109,67 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // full is ask for an answer that may be longer than the limit of output: a text that was cut is
-// continued, and all of them are counted as one.
+// continued, and all of them are counted as one. What was shown of an answer that does not come to
+// its end is withdrawn.
 func (c *client) full(ctx context.Context, p prompt) (*answer, error) {
-	var whole *answer
+	shown := false
+	if send, withdraw := p.onDelta, p.withdraw; send != nil {
+		p.onDelta = func(text, reasoning string) {
+			shown = shown || text != ""
+			send(text, reasoning)
+		}
+		p.withdraw = func() {
+			shown = false
+			withdraw()
+		}
+	}
+	base, whole := p.messages, &answer{}
 	for n := 0; ; n++ {
 		a, err := c.ask(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		if whole != nil {
-			a.text = whole.text + a.text
+		if a != nil {
 			a.spend(whole)
-			a.reasoning = strings.TrimSpace(whole.reasoning + "\n" + a.reasoning)
-			if len(a.calls) == 0 {
-				a.settle(p.tools)
-			}
 		}
-		if a.finish != cutOff || len(a.calls) > 0 || strings.TrimSpace(a.text) == "" || n == mostContinued {
-			return a, nil
+		if err != nil {
+			if shown && ctx.Err() == nil {
+				p.withdraw()
+			}
+			return a, err
+		}
+		a.text = whole.text + a.text
+		a.reasoning = strings.TrimSpace(whole.reasoning + "\n" + a.reasoning)
+		a.cuts = max(a.cuts, whole.cuts)
+		settled := *a
+		settled.settle(p.tools, c.dialects.reads())
+		if a.finish != cutOff || len(settled.calls) > 0 || strings.TrimSpace(a.text) == "" || n == mostContinued {
+			return &settled, nil
 		}
 		whole = a
-		base := p.messages
-		if n > 0 {
-			base = base[:len(base)-2]
-		}
 		p.messages = append(slices.Clone(base),
 			openai.ChatCompletionMessage{Role: openai.ChatMessageRoleAssistant, Content: a.text}, userText(continueText))
 	}
 }
 
-// spend adds what an earlier part of the answer used.
+// spend adds what an earlier part of the answer used, or a try that failed.
 func (a *answer) spend(earlier *answer) {
-	a.usage.PromptTokens += earlier.usage.PromptTokens
-	a.usage.CompletionTokens += earlier.usage.CompletionTokens
+	more := earlier.usage
+	a.usage.PromptTokens += more.PromptTokens
+	a.usage.CompletionTokens += more.CompletionTokens
+	if d := more.PromptTokensDetails; d != nil {
+		sum := openai.PromptTokensDetails{}
+		if a.usage.PromptTokensDetails != nil {
+			sum = *a.usage.PromptTokensDetails
+		}
+		sum.CachedTokens += d.CachedTokens
+		a.usage.PromptTokensDetails = &sum
+	}
+	if d := more.CompletionTokensDetails; d != nil {
+		sum := openai.CompletionTokensDetails{}
+		if a.usage.CompletionTokensDetails != nil {
+			sum = *a.usage.CompletionTokensDetails
+		}
+		sum.ReasoningTokens += d.ReasoningTokens
+		a.usage.CompletionTokensDetails = &sum
+	}
 	if earlier.cost != nil {
 		cost := *earlier.cost
 		if a.cost != nil {

@@ -48,6 +48,11 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 		messages: messages(view(events), true), tools: definitions(box), onDelta: e.delta, withdraw: e.withdraw,
 	}
 	a, err := model.full(ctx, p)
+	if err != nil {
+		if err := e.spent(model, usageAgent, a); err != nil {
+			return engine.Continue, err
+		}
+	}
 	var r *refusal
 	if errors.As(err, &r) {
 		return engine.Continue, e.refused(r, events)
@@ -56,8 +61,8 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 		return engine.Continue, err
 	}
 	outcome, err := e.answered(ctx, box, a, events, e.counted(model, usageAgent, a))
-	if err == nil && outcome == engine.Continue && a.cuts {
-		err = e.conv.Append(nudge(fmt.Sprintf(cutsText, a.usage.PromptTokens)))
+	if err == nil && outcome == engine.Continue && a.cuts > 0 {
+		err = e.conv.Append(nudge(fmt.Sprintf(cutsText, a.cuts)))
 	}
 	return outcome, err
 }

@@ -14,6 +14,8 @@ const (
 	bytesPerToken = 4 // an estimate, until a server has counted
 	// leastGrowth is how much longer a request must be to tell that it was cut.
 	leastGrowth = 4096
+	// leastWindow is the smallest window that a server is found out to have, in tokens.
+	leastWindow = 1024
 )
 
 // window is a model's context: how much it takes, and how much the last request was.
@@ -23,8 +25,9 @@ type window struct {
 	limit int
 	// bytes and tokens are those of the last request with tools.
 	bytes, tokens int
-	// cuts reports that the server leaves out what is above the limit, and says nothing.
-	cuts bool
+	// cuts is the number of tokens above which the server leaves out parts and says nothing; 0 is unknown.
+	// It takes three counts to tell, of which same were like the one before. own is the limit without it.
+	cuts, same, own int
 }
 
 // namedWindow finds the window in a server's refusal of a history that is too long.
@@ -45,19 +48,28 @@ func (w *window) refused(text string) {
 	}
 }
 
-// counted keeps what a server counted for a request, and reports whether it was found now that the
-// server cuts requests: a much longer one has as many tokens as the last, and far fewer than it
-// would have.
-func (w *window) counted(p prompt, tokens int) (cuts bool) {
+// counted keeps what a server counted for a request. It returns the limit if it was found now that the
+// server cuts requests: much longer ones have as many tokens as the one before, and far fewer than they
+// would have. A higher count takes that back.
+func (w *window) counted(p prompt, tokens int) (cuts int) {
 	if tokens <= 0 || len(p.tools) == 0 {
-		return false
+		return 0
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	bytes := bytesOf(p.messages)
-	same := tokens > w.tokens-w.tokens/100 && tokens < w.tokens+w.tokens/100
-	if same && bytes > w.bytes+leastGrowth && tokens < bytes/6 && !w.cuts {
-		w.cuts, cuts = true, true
+	switch same := tokens > w.tokens-w.tokens/100 && tokens < w.tokens+w.tokens/100; {
+	case w.cuts > 0:
+		if tokens > w.cuts+w.cuts/100 {
+			w.cuts, w.same, w.limit = 0, 0, w.own
+		}
+	case !same || tokens < leastWindow:
+		w.same = 0
+	case bytes > w.bytes+leastGrowth && tokens < bytes/6:
+		w.same++
+	}
+	if w.same == 2 && w.cuts == 0 {
+		w.cuts, w.own, cuts = tokens, w.limit, tokens
 		if w.limit == 0 || tokens < w.limit {
 			w.limit = tokens
 		}
@@ -76,7 +88,7 @@ func (w *window) exceeds(shown []event.Event) bool {
 	}
 	n := bytesOf(messages(shown, false))
 	switch {
-	case w.tokens == 0 || w.cuts:
+	case w.tokens == 0 || w.cuts > 0:
 		n /= bytesPerToken
 	case n >= w.bytes:
 		n = w.tokens + (n-w.bytes)/bytesPerToken
