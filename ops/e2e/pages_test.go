@@ -144,6 +144,16 @@ func pageSandboxOf(t *testing.T, api testcluster.Client, user, secret string) pa
 	return sb
 }
 
+// applyPageSpec makes the spec of sandboxes with a worker the only one.
+func applyPageSpec(t *testing.T, api testcluster.Client) {
+	t.Helper()
+	api.Sure(t, "POST", "/api/v1/operator/specs", map[string]any{"replace": true,
+		"specs": []any{map[string]any{"id": "page", "template": map[string]any{
+			"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project", "cpu": 100,
+			"memory": 64,
+			"ports":  map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}}}}}, nil)
+}
+
 // TestPages_AnotherUsersSandbox: a person has a sandbox open in a browser, and then opens the page
 // of another user's sandbox, by a link that was shared. That page reaches nothing of the first,
 // neither where both are on the API's address nor where each has a host of its own.
@@ -151,11 +161,7 @@ func TestPages_AnotherUsersSandbox(t *testing.T) {
 	browser := startChromium(t)
 	dev, _, info := startedDev(t)
 	api := testcluster.Client{Base: info.Nodes[0].HTTP, Key: info.APIKey}
-	api.Sure(t, "POST", "/api/v1/operator/specs", map[string]any{"replace": true,
-		"specs": []any{map[string]any{"id": "page", "template": map[string]any{
-			"driver": "process", "isolation": "none", "command": "sandbox-agent", "working_dir": "project", "cpu": 100,
-			"memory": 64,
-			"ports":  map[string]int{"AGENT_SERVER": 0, "WORKER_1": 0}}}}}, nil)
+	applyPageSpec(t, api)
 	a, b := pageSandboxOf(t, api, "ann", pageSecret), pageSandboxOf(t, api, "bob", "SECRET-B")
 
 	modes := []string{"path", "host"}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,13 +11,12 @@ import (
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
 )
 
-// TestSession_InABrowser signs Chromium in with the link that `bivouac dev` prints. Then a page on another
-// port of the same host, which is the same site to the browser, tries to act with the session.
+// TestSession_InABrowser signs Chromium in with the link that `bivouac dev` prints. Then other pages try
+// to act with the session: one on another port of the same host, which is the same site to the browser,
+// and one of another user's sandbox, on the node's own address and on a host of its own.
 func TestSession_InABrowser(t *testing.T) {
 	browser := startChromium(t)
-	base, _ := freePorts(t, "")
-	home := t.TempDir()
-	dev := startDev(t, home, build(t, filepath.Join(home, "bin", "bivouac"), "./cmd/bivouac"), base)
+	dev, _, info := startedDev(t)
 	var link string
 	testcluster.Eventually(t, "bivouac dev prints a link", func() error {
 		link = regexp.MustCompile(`http://\S+/login#code=\w+`).FindString(dev.output())
@@ -51,9 +49,43 @@ func TestSession_InABrowser(t *testing.T) {
 		fmt.Fprint(w, "<!doctype html><script>function ready() {}</script>")
 	}))
 	t.Cleanup(evil.Close)
-	own2 := page
-	page = browser.open(t, evil.URL, "ready")
-	for name, attack := range map[string]string{
+	api := testcluster.Client{Base: info.Nodes[0].HTTP, Key: info.APIKey}
+	applyPageSpec(t, api)
+	sb := pageSandboxOf(t, api, "eve", pageSecret)
+	mine := page
+	for _, from := range []struct{ name, url, ready string }{
+		{"another port's page", evil.URL, "ready"},
+		{"a sandbox's page on the node's address", sb.path + "/" + sb.fragment, "plant"},
+		{"a sandbox's page on its host", sb.host + "/" + sb.fragment, "plant"},
+	} {
+		theirs := browser.open(t, from.url, from.ready)
+		for name, attack := range sessionAttacks() {
+			page = theirs
+			got := status(strings.ReplaceAll(attack, "NODE", "'"+node+"'"))
+			if want := map[bool]string{true: "sent", false: "blocked"}[strings.Contains(name, "form")]; got != want {
+				t.Errorf("%s by %s: %s, want %s", name, from.name, got, want)
+			}
+			// What the attacker can't read may have been done all the same.
+			page = mine
+			if got := status(own); got != "200" {
+				t.Fatalf("after %s by %s the node's own page gets %s", name, from.name, got)
+			}
+			if got := status("fetch('/api/settings')"); got != "404" {
+				t.Fatalf("%s by %s has stored settings: %s", name, from.name, got)
+			}
+		}
+	}
+	must(t, page, "at('leave').click(), 1", new(int))
+	shows(t, page, "document.getElementById('said').innerText", "is signed out")
+	if got := status(own); got != "401" {
+		t.Errorf("after signing out the page gets %s", got)
+	}
+}
+
+// sessionAttacks are what a page of another origin may try with the session of a browser: an expression
+// each, whose promise fails where the page gets no answer. A form is sent always, and shows no answer.
+func sessionAttacks() map[string]string {
+	return map[string]string{
 		"a read":          `fetch(NODE + '/api/v1/sandboxes/search', {credentials: 'include'})`,
 		"a write as text": `fetch(NODE + '/api/settings', {method: 'POST', credentials: 'include', body: '{}'})`,
 		"a write as JSON": `fetch(NODE + '/api/settings', {method: 'POST', credentials: 'include', body: '{}',
@@ -65,31 +97,15 @@ func TestSession_InABrowser(t *testing.T) {
 			socket.onopen = () => opened({status: 101})
 			socket.onerror = failed
 		})`,
-		"a form in a frame": `new Promise((_, done) => {
+		"a form in a frame": `new Promise((done) => {
 			const frame = document.createElement('iframe'), form = document.createElement('form')
 			frame.name = form.target = 'f'
 			form.method = 'POST'
 			form.action = NODE + '/api/logout'
 			document.body.append(frame, form)
-			frame.onload = done
+			frame.onload = () => done({status: 'sent'})
 			form.submit()
 		})`,
-	} {
-		if got := status(strings.ReplaceAll(attack, "NODE", "'"+node+"'")); got != "blocked" {
-			t.Errorf("%s by another port's page: %s", name, got)
-		}
-	}
-	page = own2
-	if got := status(own); got != "200" {
-		t.Errorf("after the attacks the node's own page gets %s", got)
-	}
-	if got := status("fetch('/api/settings')"); got != "404" {
-		t.Errorf("settings were stored: %s", got)
-	}
-	must(t, page, "at('leave').click(), 1", new(int))
-	shows(t, page, "document.getElementById('said').innerText", "is signed out")
-	if got := status(own); got != "401" {
-		t.Errorf("after signing out the page gets %s", got)
 	}
 }
 
