@@ -11,8 +11,8 @@ import (
 // planFile is the plan's place below the project's directory, where clients look for it.
 const planFile = ".agents_tmp/PLAN.md"
 
-// planTools are the names of a planning agent's tools: they change nothing but the plan. They are
-// upstream's, which takes the plan's place as a parameter.
+// planTools are the names of a planning agent's tools: they change nothing but the plan, and there are
+// no MCP servers beside them, whose tools may change anything. They are upstream's, which takes the plan's place as a parameter.
 func planTools(plan string) []agent.Tool {
 	return []agent.Tool{
 		{Name: "glob"}, {Name: "grep"},
@@ -31,7 +31,7 @@ func (in *inputs) planning(req *agent.CreateRequest) error {
 			"Choose agent_kind openhands, or ask for a plan in initial_message")
 	}
 	s, plan := &req.AgentSettings, path.Join(in.workingDir(), planFile)
-	s.Tools = planTools(plan)
+	s.Tools, s.MCPConfig = planTools(plan), nil
 	if s.AgentContext == nil {
 		s.AgentContext = &agent.AgentContext{}
 	}

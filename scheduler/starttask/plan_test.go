@@ -28,6 +28,7 @@ func TestStartTask_Plan(t *testing.T) {
 		Settings struct {
 			Kind    string `json:"agent_kind"`
 			Tools   json.RawMessage
+			MCP     json.RawMessage `json:"mcp_config"`
 			Context struct {
 				Suffix string `json:"system_message_suffix"`
 			} `json:"agent_context"`
@@ -40,6 +41,9 @@ func TestStartTask_Plan(t *testing.T) {
 	want := `[{"name":"glob"},{"name":"grep"},{"name":"planning_file_editor","params":{"plan_path":"` + plan + `"}}]`
 	if string(got.Settings.Tools) != want || got.Settings.Kind != fsm.AgentOpenHands {
 		t.Errorf("the agent is %+v", got.Settings)
+	}
+	if got.Settings.MCP != nil {
+		t.Errorf("the agent has the MCP servers %s", got.Settings.MCP)
 	}
 	prompt, own, _ := strings.Cut(got.Settings.Context.Suffix, "</PLANNING>")
 	if !strings.Contains(prompt, plan) || strings.TrimSpace(own) != "be brief" {

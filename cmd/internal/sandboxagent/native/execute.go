@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
@@ -51,7 +53,12 @@ func (e *Engine) result(ctx context.Context, box *toolbox, a *event.Action) ([]e
 			Classification: event.Classification{Kind: "agent_action", Retryable: true, UserAction: "none"},
 		}}, nil
 	}
-	observation, err := json.Marshal(tool.Run(ctx, a.Action))
+	observed := tool.Run(ctx, a.Action)
+	if call, err := tool.Parse(a.ToolCall.Arguments); err == nil && len(call.Ignored) > 0 {
+		observed.Content = append(slices.Clone(observed.Content), event.TextContent(fmt.Sprintf(
+			"[%s has no argument %s; the call was executed without it.]", a.ToolName, strings.Join(call.Ignored, ", "))))
+	}
+	observation, err := json.Marshal(observed)
 	if err != nil {
 		return nil, fmt.Errorf("the observation of %s can't be stored: %w", a.ToolName, err)
 	}

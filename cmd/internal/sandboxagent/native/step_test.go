@@ -185,3 +185,15 @@ func TestStep_IDsThatRepeat(t *testing.T) {
 		t.Errorf("ids: %v", ids)
 	}
 }
+
+// What a call was executed without is named in its result.
+func TestStep_NamesIgnoredArguments(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, modeltest.InOrder(
+		modeltest.Calls(modeltest.Call{Name: "think", Raw: `{"thought":"Hm.","mood":"good"}`}), modeltest.Text("Done.")))
+	r.say("go")
+	r.ends(engine.Finished)
+	if got := observed(all[*event.Observation](r)[0]); !strings.Contains(got, "think has no argument mood") {
+		t.Errorf("the result is %q", got)
+	}
+}

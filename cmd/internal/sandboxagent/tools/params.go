@@ -111,6 +111,13 @@ func parse[T any](arguments, kind string, action *T) (Call, error) {
 		}
 	}
 	slices.Sort(extra)
+	for _, name := range extra {
+		if decides(name) {
+			return call, fmt.Errorf("there is no argument %s, and without it the call would do something else. "+
+				"The arguments are: %s", name, strings.Join(s.PropertyOrder, ", "))
+		}
+	}
+	call.Ignored = extra
 	for _, name := range s.PropertyOrder {
 		v, given := args[name]
 		switch {
@@ -137,6 +144,17 @@ func parse[T any](arguments, kind string, action *T) (Call, error) {
 	}
 	call.Action, err = json.Marshal(action)
 	return call, err
+}
+
+// decides reports whether an argument that a tool does not have says where, as whom or whether a call
+// is executed: without it the call would be another one.
+func decides(name string) bool {
+	switch strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(name)) {
+	case "cwd", "workdir", "workingdir", "workingdirectory", "directory", "dir", "chdir", "env", "environment",
+		"user", "host", "dryrun":
+		return true
+	}
+	return false
 }
 
 // check checks one argument. Models write a number or a list as text now and then; such a text is

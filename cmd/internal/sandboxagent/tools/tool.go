@@ -58,6 +58,8 @@ type Call struct {
 	Summary string
 	// SecurityRisk is the model's LOW, MEDIUM or HIGH, else UNKNOWN.
 	SecurityRisk string
+	// Ignored are the arguments that the tool does not have.
+	Ignored []string
 }
 
 // Observation is the result of a tool call.
