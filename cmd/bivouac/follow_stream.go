@@ -107,7 +107,7 @@ func (s *stream) final(err error, since time.Duration) error {
 		return errors.New("the conversation is gone")
 	case code == closedPaused || isRefused && refused.Status == http.StatusConflict:
 		return errors.New("the sandbox is paused: bivouac conversations resume " + s.f.conversation)
-	case isRefused:
+	case isRefused || errors.Is(err, client.ErrUnexpected):
 		return err
 	case since > outageTime:
 		return fmt.Errorf("no node answers; the conversation goes on: %s: %w", attach, err)

@@ -257,5 +257,5 @@ func isOutage(err error) bool {
 	if errors.As(err, &refused) {
 		return refused.Status >= http.StatusBadGateway && refused.Status <= http.StatusGatewayTimeout
 	}
-	return !errors.Is(err, context.Canceled)
+	return !errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrUnexpected)
 }

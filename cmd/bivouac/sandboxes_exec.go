@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,7 @@ func (p *program) sandboxesExecCommand() *cobra.Command {
 		Long: `Run a command in your sandbox, print what it writes, and end with its exit code. One
 argument is a line of its shell; several are a program and its arguments. A paused
 sandbox is resumed. Ctrl-C leaves the command running, until --timeout. The command
-gets no input.`,
+gets no input. A sandbox keeps 1 MiB of its output; more is lost, which is a failure.`,
 		Example: `  bivouac sandboxes exec 5pYq0XbLr2kTc8Vn -- go test ./...
   bivouac sandboxes exec 5pYq0XbLr2kTc8Vn 'grep -r TODO . | wc -l'`,
 		Args:              cobra.MinimumNArgs(2),
@@ -94,7 +95,7 @@ func (p *program) execute(cmd *cobra.Command, c *client.Client, sandbox string, 
 	if asJSON {
 		stdout, stderr = writeTo(&whole.Stdout), writeTo(&whole.Stderr)
 	}
-	code, err := p.output(cmd.Context(), c, sandbox, started.ID, stdout, stderr)
+	code, lost, err := p.output(cmd.Context(), c, sandbox, started.ID, stdout, stderr)
 	switch {
 	case errors.Is(err, context.Canceled):
 		fmt.Fprintln(p.stderr, "left; the command goes on in the sandbox")
@@ -104,12 +105,18 @@ func (p *program) execute(cmd *cobra.Command, c *client.Client, sandbox string, 
 	}
 	if asJSON {
 		if err := printJSON(p.stdout, map[string]any{
-			"exit_code": code, "stdout": whole.Stdout, "stderr": whole.Stderr,
+			"exit_code": code, "stdout": whole.Stdout, "stderr": whole.Stderr, "dropped_bytes": lost,
 		}); err != nil {
 			return err
 		}
 	}
+	if lost > 0 {
+		fmt.Fprintf(p.stderr, "bivouac: %d bytes of the output are lost: a sandbox keeps 1 MiB of a command's; "+
+			"write more to a file, and copy that\n", lost)
+	}
 	switch {
+	case code == 0 && lost > 0:
+		return exitStatus(exitFailed)
 	case code == 0:
 		return nil
 	case code < 0:
@@ -118,20 +125,32 @@ func (p *program) execute(cmd *cobra.Command, c *client.Client, sandbox string, 
 	return exitStatus(code)
 }
 
-// output prints what a command writes and returns its exit code.
+// output prints what a command writes and returns its exit code, and how much of it the sandbox lost.
+// While no node answers it asks again, for outageTime at most.
 func (p *program) output(
 	ctx context.Context, c *client.Client, sandbox, id string, stdout, stderr io.Writer,
-) (int, error) {
-	return bash.Read(ctx, id, func(ctx context.Context, path string, page *bash.Page) error {
+) (code, lost int, err error) {
+	reached, told := time.Now(), false
+	code, err = bash.Read(ctx, id, func(ctx context.Context, path string, page *bash.Page) error {
 		err := c.Call(ctx, http.MethodGet, agentPath(sandbox, path), nil, page)
-		if err != nil && (ctx.Err() != nil || !isOutage(err)) {
+		switch {
+		case err == nil:
+			reached, told = time.Now(), false
+		case ctx.Err() != nil || !isOutage(err):
 			return errors.Join(ctx.Err(), err)
+		case time.Since(reached) > outageTime:
+			return fmt.Errorf("no node answers; the command goes on in the sandbox: %w", err)
+		case !told:
+			told = true
+			fmt.Fprintln(p.stderr, "no node can do it now; asking again")
 		}
 		return nil
 	}, func(one bash.Output) {
 		_, _ = io.WriteString(stdout, deref(one.Stdout)) // nobody reads a closed pipe
 		_, _ = io.WriteString(stderr, deref(one.Stderr))
+		lost += one.DroppedBytes
 	})
+	return code, lost, err
 }
 
 // printer writes a sandbox's output: printable only where it goes to a terminal.
@@ -247,8 +266,7 @@ func (p *program) copyIn(cmd *cobra.Command, c *client.Client, from string, to f
 		return err
 	}
 	return withProgress(cmd.Context(), p.stderr, "copying", func(ctx context.Context) error {
-		err := c.Call(ctx, http.MethodPost, to.url("upload"), io.Reader(bytes.NewReader(body.Bytes())), nil,
-			"Content-Type", form.FormDataContentType())
+		err := c.UploadForm(ctx, to.url("upload"), form.FormDataContentType(), body.Bytes())
 		return sandboxError(err, to.sandbox)
 	})
 }
@@ -266,12 +284,37 @@ func (p *program) copyOut(cmd *cobra.Command, c *client.Client, from fileInSandb
 	if info, err := os.Stat(to); err == nil && info.IsDir() {
 		to = filepath.Join(to, path.Base(from.path))
 	}
-	file, err := os.Create(to)
+	return replaceFile(to, body)
+}
+
+// replaceFile writes a file as a whole or not at all, with the mode that it had. What is no ordinary
+// file, as a pipe, is written in place.
+func replaceFile(to string, content io.Reader) error {
+	if real, err := filepath.EvalSymlinks(to); err == nil {
+		to = real
+	}
+	part, flags := to, os.O_WRONLY|os.O_TRUNC
+	info, err := os.Stat(to)
+	whole := err != nil || info.Mode().IsRegular()
+	if whole {
+		part = filepath.Join(filepath.Dir(to), "."+rand.Text()+".part")
+		flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+		defer os.Remove(part)
+	}
+	file, err := os.OpenFile(part, flags, 0o666)
 	if err != nil {
 		return usagef("%s", oneLine(err))
 	}
-	_, err = io.Copy(file, body)
-	if err = errors.Join(err, file.Close()); err != nil {
+	if whole && info != nil {
+		err = file.Chmod(info.Mode().Perm())
+	}
+	if err == nil {
+		_, err = io.Copy(file, content)
+	}
+	if err = errors.Join(err, file.Close()); err == nil && whole {
+		err = os.Rename(part, to)
+	}
+	if err != nil {
 		return fmt.Errorf("copying to %s: %w", to, err)
 	}
 	return nil

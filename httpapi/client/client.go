@@ -17,6 +17,9 @@ import (
 // maxAnswer limits how much of a JSON response is read, in bytes.
 const maxAnswer = 16 << 20
 
+// ErrUnexpected is an answer that is not what the call expects. Asking again does not help.
+var ErrUnexpected = errors.New("not what was expected")
+
 // Client calls the API of one node. All fields are required.
 type Client struct {
 	// Address is the node's URL without a trailing slash, Key an API key.
@@ -116,7 +119,7 @@ func (c *Client) CallFrom(
 		return resp.From, nil
 	}
 	if err := json.Unmarshal(resp.Body, out); err != nil {
-		return resp.From, fmt.Errorf("the answer of %s is not what was expected: %w", c.Address, err)
+		return resp.From, fmt.Errorf("the answer of %s is %w: %w", c.Address, ErrUnexpected, err)
 	}
 	return resp.From, nil
 }
@@ -253,33 +256,4 @@ func (d *downloaded) Close() error {
 func (d *downloaded) stop() {
 	d.stall.Stop()
 	d.cancel(context.Canceled)
-}
-
-// Upload posts a file of size bytes and decodes the response into out.
-func (c *Client) Upload(ctx context.Context, path string, body io.Reader, size int64, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Address+path, io.NopCloser(body))
-	if err != nil {
-		return fmt.Errorf("making the request: %w", err)
-	}
-	req.ContentLength = size
-	req.Header.Set("X-Session-API-Key", c.Key)
-	req.Header.Set("Content-Type", "application/x-tar")
-	untimed := *c.HTTP
-	untimed.Timeout = 0
-	resp, err := untimed.Do(req)
-	if err != nil {
-		return fmt.Errorf("asking %s: %w", c.Address, unwrapURLError(err))
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", c.Address, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return newError(c.Address, resp.StatusCode, answer)
-	}
-	if err := json.Unmarshal(answer, out); err != nil {
-		return fmt.Errorf("the answer of %s is not what was expected: %w", c.Address, err)
-	}
-	return nil
 }

@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestClient_Send_ReturnsEveryStatus: a refusal is a response with its status and headers, and an
@@ -44,5 +46,31 @@ func TestClient_Send_ReturnsEveryStatus(t *testing.T) {
 		if err := got.Decode(nil); err == nil || err.Error() != "429 "+c.want {
 			t.Errorf("decoded: %v", err)
 		}
+	}
+}
+
+// TestClient_UploadForm: an upload may take longer than a call; one that stands still fails.
+func TestClient_UploadForm(t *testing.T) {
+	const pause = 300 * time.Millisecond
+	var answers atomic.Bool
+	stop := make(chan struct{})
+	node := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if !answers.Load() {
+			<-stop
+			return
+		}
+		time.Sleep(pause / 2)
+	}))
+	defer node.Close()
+	defer close(stop)
+	c := &Client{Address: node.URL, HTTP: &http.Client{Timeout: pause / 10}}
+	if err := c.uploadForm(t.Context(), "/x", "text/plain", []byte("form"), pause); err == nil ||
+		!strings.Contains(err.Error(), "took nothing for") {
+		t.Errorf("one that stands still: %v", err)
+	}
+	answers.Store(true)
+	if err := c.uploadForm(t.Context(), "/x", "text/plain", []byte("form"), time.Minute); err != nil {
+		t.Errorf("one that takes longer than a call: %v", err)
 	}
 }

@@ -20,6 +20,8 @@ type Output struct {
 	ExitCode  *int    `json:"exit_code"`
 	Stdout    *string `json:"stdout"`
 	Stderr    *string `json:"stderr"`
+	// DroppedBytes is at the end what the server has not kept of the output. It is our own member.
+	DroppedBytes int `json:"dropped_bytes,omitempty"`
 }
 
 // Page is a page of them.

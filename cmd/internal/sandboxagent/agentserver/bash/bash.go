@@ -69,6 +69,7 @@ type command struct {
 	// reaches chunkBytes or a client reads, so that single-byte writes do not make an event each.
 	open     [2][]byte
 	bytes    int
+	dropped  int // bytes of output beyond maxCommandBytes
 	finished bool
 }
 
@@ -179,12 +180,13 @@ type outputWriter struct {
 	stderr bool
 }
 
-// Write keeps output up to the limit and drops the rest.
+// Write keeps output up to the limit and drops the rest, which the last event counts.
 func (o outputWriter) Write(p []byte) (int, error) {
 	o.c.mu.Lock()
 	defer o.c.mu.Unlock()
 	rest := p[:min(len(p), max(0, maxCommandBytes-o.c.bytes))]
 	o.c.bytes += len(rest)
+	o.c.dropped += len(p) - len(rest)
 	open := &o.c.open[stdoutStream]
 	if o.stderr {
 		open = &o.c.open[stderrStream]
@@ -254,7 +256,7 @@ func (c *command) finish(code int, stderr string) {
 	defer c.mu.Unlock()
 	c.seal(true)
 	c.open = [2][]byte{}
-	e := agent.BashOutput{ExitCode: &code}
+	e := agent.BashOutput{ExitCode: &code, DroppedBytes: c.dropped}
 	if stderr != "" {
 		e.Stderr = &stderr
 	}

@@ -94,3 +94,19 @@ func TestBash_CommandIDsAreBounded(t *testing.T) {
 		t.Error("a broken file is not coped with")
 	}
 }
+
+// TestBash_OutputBeyondTheLimit: the last event says how much of the output is not kept.
+func TestBash_OutputBeyondTheLimit(t *testing.T) {
+	for written, want := range map[int]int{maxCommandBytes: 0, maxCommandBytes + 3: 3, 3 * maxCommandBytes: 2 * maxCommandBytes} {
+		c := &command{done: make(chan struct{}), grown: new(wakeup)}
+		for _, part := range []int{10, written - 10} {
+			if _, err := (outputWriter{c, false}).Write(make([]byte, part)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.finish(0, "")
+		if got := c.outputs[len(c.outputs)-1].DroppedBytes; got != want {
+			t.Errorf("of %d bytes %d are said to be dropped, want %d", written, got, want)
+		}
+	}
+}
