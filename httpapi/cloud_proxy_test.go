@@ -225,7 +225,8 @@ func TestCloudProxy_Answers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			behind.serve(func(_ string, w http.ResponseWriter, r *http.Request) bool { c.handle(w, r); return true })
-			res := h.through(map[string]any{"timeout_seconds": map[bool]any{true: 0.2, false: 20}[c.want == 504]}).want(t, c.want)
+			seconds := map[bool]any{true: 0.2, false: 20}[c.want == 504]
+			res := h.through(map[string]any{"timeout_seconds": seconds}).want(t, c.want)
 			if at := res.header.Get("Location"); at != "" {
 				t.Errorf("the answer leads to %s", at)
 			}
