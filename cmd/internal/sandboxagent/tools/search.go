@@ -16,6 +16,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/credential"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
@@ -141,7 +143,10 @@ func (c Config) below(path *string) string {
 	if path == nil || *path == "" {
 		return c.WorkingDir
 	}
-	return filepath.Clean(*path)
+	if filepath.IsAbs(*path) {
+		return filepath.Clean(*path)
+	}
+	return filepath.Join(c.WorkingDir, *path)
 }
 
 // run searches as the tools' user. list is the member with the paths; wrong is what is wrong with the
@@ -225,15 +230,15 @@ func (s search) find(ctx context.Context) (found []string, more bool, err error)
 
 // inText reports whether a line of a file matches. A file that is large or no text has none.
 func (s search) inText(path string) bool {
-	info, err := os.Stat(path)
-	if err != nil || info.Size() > maxGrep {
-		return false
-	}
-	f, err := os.Open(path)
+	// The file may be another one by now: a link is not followed, and a pipe is not waited for.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxGrep {
+		return false
+	}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, maxGrep+1)
 	for lines.Scan() {

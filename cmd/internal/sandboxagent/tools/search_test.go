@@ -1,11 +1,15 @@
 package tools
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // toolOf is a tool of a directory.
@@ -55,6 +59,8 @@ func TestSearch(t *testing.T) {
 		{GlobName, map[string]any{"pattern": "**/*.go"}, "src/deep/c_test.go src/b.go a.go"},
 		{GlobName, map[string]any{"pattern": "src/*.{go,ts}"}, "src/d.ts src/b.go"},
 		{GlobName, map[string]any{"pattern": "*.go", "path": dir + "/src"}, "src/b.go"},
+		{GlobName, map[string]any{"pattern": "*.go", "path": "src"}, "src/b.go"},
+		{GrepName, map[string]any{"pattern": "name", "path": "./src/deep"}, "src/deep/c_test.go"},
 		{GlobName, map[string]any{"pattern": "[!a].txt"}, "ü.txt"},
 		{GlobName, map[string]any{"pattern": "e[[]1].md"}, "e[1].md"},
 		{GlobName, map[string]any{"pattern": "?.txt"}, "ü.txt"},
@@ -89,6 +95,38 @@ func TestSearch(t *testing.T) {
 		if text != c.want {
 			t.Errorf("%s %v: %s, want %s (%s)", c.tool, c.arguments, text, c.want, said(o))
 		}
+	}
+}
+
+// A file that became a pipe or a link while the directory was read is passed over.
+func TestSearch_AFileThatIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	dir := searched(t, "a.txt")
+	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Symlink("a.txt", link)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan string, 3)
+	for _, path := range []string{filepath.Join(dir, "a.txt"), pipe, link} {
+		go func() {
+			if s := (search{text: regexp.MustCompile("name")}); s.inText(path) {
+				done <- filepath.Base(path)
+				return
+			}
+			done <- ""
+		}()
+	}
+	found := ""
+	for range cap(done) {
+		select {
+		case name := <-done:
+			found += name
+		case <-time.After(20 * time.Second):
+			t.Fatal("a pipe is waited for")
+		}
+	}
+	if found != "a.txt" {
+		t.Errorf("found %q", found)
 	}
 }
 
