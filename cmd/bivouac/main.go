@@ -8,22 +8,15 @@ import (
 	"syscall"
 )
 
-// main maps flags and signals to program.run. The first SIGINT or SIGTERM ends the context, a second
-// one the process, or what a command waits for with program.again. SIGHUP reads the configuration again.
+// main maps flags and signals to program.run. The first SIGINT or SIGTERM ends the context, each
+// later one the process, or what a command waits for with program.again. SIGHUP reads the configuration again.
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	again := make(chan struct{})
 	ends := make(chan os.Signal, 2)
 	signal.Notify(ends, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
-		<-ends
-		cancel()
-		<-ends
-		select {
-		case again <- struct{}{}:
-			return
-		default:
-		}
+		stops(ends, cancel, again)
 		fmt.Fprintln(os.Stderr, "bivouac: told twice to stop; stopped at once")
 		os.Exit(exitFailed)
 	}()
@@ -45,4 +38,17 @@ func main() {
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, reload: reload, again: again,
 	}
 	os.Exit(p.run(ctx, os.Args[1:]))
+}
+
+// stops returns when the process must end: at a second signal or a later one for which nothing waits.
+func stops(ends <-chan os.Signal, cancel func(), again chan<- struct{}) {
+	<-ends
+	cancel()
+	for range ends {
+		select {
+		case again <- struct{}{}:
+		default:
+			return
+		}
+	}
 }

@@ -54,6 +54,7 @@ func TestSandboxes_CopyIsWhole(t *testing.T) {
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "5")
 		_, _ = w.Write([]byte("new"))
+		_ = http.NewResponseController(w).Flush()
 		if breaks.Load() {
 			panic(http.ErrAbortHandler)
 		}

@@ -373,10 +373,17 @@ func (s *machineStorm) noneStuck() error {
 	for _, n := range s.Nodes {
 		values, err := n.Metrics(s.t.Context())
 		errs = append(errs, err)
+		found := 0
 		for name, v := range values {
-			if strings.HasPrefix(name, "bivouac_sandboxes_unconverged_oldest_seconds") && v > 0 {
+			if !strings.HasPrefix(name, "bivouac_sandboxes_unconverged_oldest_seconds") {
+				continue
+			}
+			if found++; v > 0 {
 				errs = append(errs, fmt.Errorf("%s: %s is %v", n.Name, name, v))
 			}
+		}
+		if err == nil && found == 0 {
+			errs = append(errs, fmt.Errorf("%s does not say how old its wishes are", n.Name))
 		}
 	}
 	return errors.Join(errs...)
