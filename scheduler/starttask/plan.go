@@ -12,7 +12,8 @@ import (
 const planFile = ".agents_tmp/PLAN.md"
 
 // planTools are the names of a planning agent's tools: they change nothing but the plan, and there are
-// no MCP servers beside them, whose tools may change anything. They are upstream's, which takes the plan's place as a parameter.
+// no MCP servers beside them, whose tools may change anything. They are upstream's, which takes the
+// plan's place as a parameter.
 func planTools(plan string) []agent.Tool {
 	return []agent.Tool{
 		{Name: "glob"}, {Name: "grep"},

@@ -64,7 +64,8 @@ func TestStory_CondenseAtOnce(t *testing.T) {
 	s.worksOn(t.TempDir(), m, "NeverConfirm", "hello")
 	s.settled(convID)
 	s.want(200, "POST", convPath+"/condense", "")
-	if got := s.want(200, "GET", convPath+"/events/search?kind=Condensation", ""); !strings.Contains(got, "We said hello.") {
+	got := s.want(200, "GET", convPath+"/events/search?kind=Condensation", "")
+	if !strings.Contains(got, "We said hello.") {
 		t.Errorf("the condensations are %s", got)
 	}
 	i := decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, ""))

@@ -35,7 +35,7 @@ var ( //nolint:gochecknoglobals // compiled once, read-only
 	functionTag    = regexp.MustCompile(`\A<function=([^>\n]+)>`)
 	parameter      = regexp.MustCompile(`\A<parameter=([^>\n]+)>`)
 	invokeTag      = regexp.MustCompile(`\A<invoke name="([^"\n]+)">`)
-	namedParameter = regexp.MustCompile(`\A<parameter name="([^"]+)"[^>]*>`)
+	namedParameter = regexp.MustCompile(`\A<parameter name="([^"\n]+)"[^>\n]*>`)
 	callStart      = regexp.MustCompile(`<function=|<invoke name="|` +
 		`<(?:[\w:]*tool_calls?|tools|function_call)>|\[TOOL_CALLS\]`)
 	around = regexp.MustCompile(`\A(?:\s|</?(?:[\w:]*tool_calls?|tools|function_call)>|\[TOOL_CALLS\])+`)
@@ -52,13 +52,19 @@ func readCalls(text string, tools []openai.Tool, how reads) (rest string, calls 
 	if inner, is := unfenced(body); is {
 		body = inner
 	}
-	if calls = callsOnly(body, tools); len(calls) > 0 {
+	if calls, _ = callsOnly(body, tools); len(calls) > 0 {
 		return "", calls
 	}
+	read := 0
 	for _, at := range places(spoken, how) {
-		if calls = callsOnly(spoken[at:], tools); len(calls) > 0 {
+		if at < read {
+			continue // it is among calls, or within one, that words follow
+		}
+		calls, after := callsOnly(spoken[at:], tools)
+		if len(calls) > 0 {
 			return strings.TrimRight(spoken[:at], " \t\r\n"), calls
 		}
+		read = len(spoken) - len(after)
 	}
 	return text, nil
 }
@@ -108,16 +114,16 @@ func opened(before string) bool {
 		strings.Count(before, "“") > strings.Count(before, "”")
 }
 
-// callsOnly are the calls that a text consists of; none if there is something else.
-func callsOnly(text string, tools []openai.Tool) []openai.ToolCall {
-	var calls []openai.ToolCall
+// callsOnly are the calls that a text consists of; none if there is something else. Then rest is what
+// follows all that looks like calls.
+func callsOnly(text string, tools []openai.Tool) (calls []openai.ToolCall, rest string) {
 	for {
 		if text = text[len(around.FindString(text)):]; text == "" {
-			return calls
+			return calls, ""
 		}
 		found, rest := nextCall(text, tools)
 		if len(found) == 0 || len(calls)+len(found) > mostCalls {
-			return nil
+			return nil, rest
 		}
 		calls, text = append(calls, found...), rest
 	}
@@ -136,7 +142,7 @@ func nextCall(text string, tools []openai.Tool) (calls []openai.ToolCall, rest s
 			return form.read(m[1], text[len(m[0]):], tools)
 		}
 	}
-	return nil, ""
+	return nil, text
 }
 
 // firstValue is the JSON value that a text begins with; empty if it is none.
@@ -152,14 +158,11 @@ func firstValue(text string) (value, rest string) {
 // read reads a call whose arguments are tags, or one JSON object. The end may be left out after them.
 func (w written) read(said, body string, tools []openai.Tool) (calls []openai.ToolCall, rest string) {
 	name, known := toolMeant(said, tools)
-	if !known {
-		return nil, ""
-	}
 	body = strings.TrimSpace(body)
 	if strings.HasPrefix(body, "{") {
 		raw, rest := firstValue(body)
-		if raw == "" {
-			return nil, ""
+		if raw == "" || !known {
+			return nil, rest
 		}
 		return []openai.ToolCall{newCall(name, raw)}, strings.TrimPrefix(strings.TrimLeft(rest, " \t\r\n"), w.end)
 	}
@@ -184,8 +187,8 @@ func (w written) read(said, body string, tools []openai.Tool) (calls []openai.To
 	}
 	rest, ended := strings.CutPrefix(body, w.end)
 	raw, err := json.Marshal(arguments)
-	if err != nil || !ended && len(arguments) == 0 {
-		return nil, ""
+	if err != nil || !known || !ended && len(arguments) == 0 {
+		return nil, rest
 	}
 	return []openai.ToolCall{newCall(name, string(raw))}, rest
 }

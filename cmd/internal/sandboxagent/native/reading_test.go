@@ -116,7 +116,7 @@ func TestRead_ManyCalls(t *testing.T) {
 	}
 	list := "[" + strings.Repeat(`{"name":"echo","arguments":{}},`, mostCalls) + `{"name":"echo","arguments":{}}]`
 	tools := []openai.Tool{{Type: "function", Function: &openai.FunctionDefinition{Name: "echo"}}}
-	if got := callsOnly(list, tools); len(got) > 0 {
+	if got, _ := callsOnly(list, tools); len(got) > 0 {
 		t.Errorf("%d written calls", len(got))
 	}
 }

@@ -238,7 +238,8 @@ func TestReadCalls_OnlyCalls(t *testing.T) {
 		"````md\n```\n" + echoTagged + "\n```\n" + echoTagged + "\n````", "<pre>\n" + echoTagged + "\n</pre>",
 		"models write <function=echo> and so on", "<function=echo>", "<function=echo> and so on",
 		"The README says:\n<tool_call>{\"name\":\"echo\",\"arguments\":{}}</tool_call>\nto call it.",
-		echoTagged + "\nThat is all.", `<function=echo>{"text":`,
+		echoTagged + "\nThat is all.", echoTagged + "\n" + echoTagged + "\nThat is all.",
+		"<function=other>\n<parameter=text>\n" + echoTagged, `<function=echo>{"text":`,
 	} {
 		for _, how := range []reads{readsNone, readsLines, readsAll} {
 			a := answer{text: text}
