@@ -1,7 +1,12 @@
 package nomad_test
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,5 +91,40 @@ func TestRunner_NewThatIsNot_TakesWhatIsThere(t *testing.T) {
 	if now := b.observed(half); now.Placement == nil || now.Placement.AllocID != o.Placement.AllocID ||
 		now.ModifyIndex != o.ModifyIndex {
 		t.Fatalf("the job that ran was touched: %+v", now)
+	}
+}
+
+// TestRunner_NewOfTwoLeaders_TakesTheOldest: Nomad does not show yet the volume that another leader
+// made. Under the name that its client refuses a second one is made, and not used.
+func TestRunner_NewOfTwoLeaders_TakesTheOldest(t *testing.T) {
+	t.Parallel()
+	b, _ := twoMachines(t)
+	first, err := b.s.nomad.NodeID(t.Context())
+	b.must(err)
+	job := b.born(b.job(fsm.DriverRawExec), 7)
+	made, err := b.r.NewWorkspace(t.Context(), job, []string{first})
+	b.must(err)
+
+	at, err := url.Parse(b.config.Address)
+	b.must(err)
+	through := httputil.NewSingleHostReverseProxy(at)
+	var hidden atomic.Bool // the first list of volumes was empty
+	late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/volumes" && hidden.CompareAndSwap(false, true) {
+			_, _ = w.Write([]byte("[]"))
+			return
+		}
+		through.ServeHTTP(w, r)
+	}))
+	t.Cleanup(late.Close)
+	config := b.config
+	config.Address = late.URL
+	loser, err := nomad.New(config)
+	b.must(err)
+	t.Cleanup(loser.Close)
+	job.New, job.Avoid = true, []string{first}
+	b.must(loser.Start(t.Context(), job))
+	if has := b.raw(job).Meta["bivouac_volume"]; has != made.ID || !hidden.Load() {
+		t.Errorf("the job has the volume %s, the oldest is %s of %d", has, made.ID, len(b.volumes(job)))
 	}
 }

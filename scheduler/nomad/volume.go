@@ -322,7 +322,13 @@ func (r *Runner) nameVolume(
 			return nil, unread // it is the sandbox's own
 		}
 	}
-	if made != nil && made.Name != jobID(job.SandboxID) {
+	numbered := made != nil && made.Name != jobID(job.SandboxID)
+	if numbered && !beside {
+		if has, unread := r.volumes(ctx, job); unread != nil || len(has) > 1 {
+			return nil, unread // another leader's, which Nomad did not show before; the oldest counts
+		}
+	}
+	if numbered {
 		r.log.Warn("a Nomad client has another volume of this sandbox's name, so the workspace has a number; "+
 			"remove the other's directory if no volume has it", "sandbox", job.SandboxID,
 			"address", made.NodeID, "path", r.pathOf(ctx, made.NodeID, jobID(job.SandboxID)))
