@@ -96,12 +96,14 @@ func (a *lossyAgent) socket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = conn.CloseNow() }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	ctx := conn.CloseRead(r.Context())
 	a.mu.Lock()
 	a.sockets++
 	first := a.sockets == 1
 	a.mu.Unlock()
-	for sent := 0; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+	for sent := 0; ctx.Err() == nil; <-tick.C {
 		a.mu.Lock()
 		events, lost := a.events, a.accepts < 2
 		a.mu.Unlock()

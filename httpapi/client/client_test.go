@@ -60,7 +60,7 @@ func TestClient_UploadForm(t *testing.T) {
 			<-stop
 			return
 		}
-		time.Sleep(pause / 2)
+		<-time.After(pause / 2) // the call's time-out is over
 	}))
 	defer node.Close()
 	defer close(stop)
