@@ -27,9 +27,10 @@ const ownConversationsPath = "/api/v1/app-conversations"
 // exitCodesOfRun is the part of the help of the commands that follow a run.
 const exitCodesOfRun = `
 Ctrl-C interrupts the run, a second one leaves it running. In a pipe a confirmation is
-rejected, unless --confirm says otherwise. With --json each event is a line, and the end
-another. "--confirm accept" also lets a repository's own setup files run. Exit codes: 0 finished, 1 failed, 2 wrong usage, 3 stuck, or at a limit of
-iterations or cost, 4 rejected, 130 interrupted or left.`
+rejected, unless --confirm says otherwise; "--confirm accept" also lets a repository's
+own setup files run. With --json each event is a line, and the end another. Exit codes:
+0 finished, 1 failed, 2 wrong usage, 3 stuck, or at a limit of iterations or cost,
+4 rejected, 130 interrupted or left.`
 
 // runFlags are the flags of the commands that follow a run.
 type runFlags struct {

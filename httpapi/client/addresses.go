@@ -13,9 +13,9 @@ import (
 )
 
 // Addresses is a transport to several nodes: it asks the one that answered last, and the next one
-// where that can't be reached, answers 503, or leaves a read without an answer. A request that a node may have carried out goes to
-// another only if that does no harm: it reads, or has an Idempotency-Key. Requests name any of the
-// addresses.
+// where that can't be reached, answers 503, or leaves a read without an answer. A request that a
+// node may have carried out goes to another only if that does no harm: it reads, or has an
+// Idempotency-Key. Requests name any of the addresses.
 type Addresses struct {
 	nodes []*url.URL
 	base  http.RoundTripper

@@ -97,7 +97,9 @@ func TestBash_CommandIDsAreBounded(t *testing.T) {
 
 // TestBash_OutputBeyondTheLimit: the last event says how much of the output is not kept.
 func TestBash_OutputBeyondTheLimit(t *testing.T) {
-	for written, want := range map[int]int{maxCommandBytes: 0, maxCommandBytes + 3: 3, 3 * maxCommandBytes: 2 * maxCommandBytes} {
+	for written, want := range map[int]int{
+		maxCommandBytes: 0, maxCommandBytes + 3: 3, 3 * maxCommandBytes: 2 * maxCommandBytes,
+	} {
 		c := &command{done: make(chan struct{}), grown: new(wakeup)}
 		for _, part := range []int{10, written - 10} {
 			if _, err := (outputWriter{c, false}).Write(make([]byte, part)); err != nil {
