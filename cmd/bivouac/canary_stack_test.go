@@ -373,7 +373,8 @@ func (s *canarySearch) answersToGET(t *testing.T) {
 			owners := strings.HasPrefix(path, "/api/v1/sandboxes") || strings.HasPrefix(path, "/api/v1/app-conversations")
 			for _, v := range s.leaks(fmt.Append(a.body, a.header)) {
 				mcp := strings.HasPrefix(v, "canary-settings-") || strings.HasPrefix(v, "canary-providers-")
-				if (path != "/api/settings" || !mcp) && (!owners || !strings.HasPrefix(v, keyOfASandbox)) {
+				mcp = mcp && (path == "/api/settings" || path == "/api/v1/settings")
+				if !mcp && (!owners || !strings.HasPrefix(v, keyOfASandbox)) {
 					leaks = append(leaks, v+" in GET "+path)
 				}
 			}

@@ -26,7 +26,7 @@ dropped, and counted in a line. It ends with Ctrl-C, or when the node stops.`,
 			if err != nil {
 				return err
 			}
-			return p.printLog(cmd.Context(), c, operatorPath+"log?"+logQuery(node, level, api.asJSON))
+			return p.printLog(cmd.Context(), c, operatorPath+"log?"+logQuery(node, level, api.asJSON), "")
 		},
 	}
 	api.register(cmd)

@@ -41,6 +41,19 @@ func TestDev_Profiles(t *testing.T) {
 			}
 		}
 	}
+	finished := func(id string) {
+		t.Helper()
+		eventually(t, "the conversation has finished", func() error {
+			var rows []struct {
+				Status string `json:"execution_status"`
+			}
+			first.do(t, http.StatusOK, http.MethodGet, "/api/v1/app-conversations?ids="+id, nil).json(t, &rows)
+			if rows[0].Status != "finished" {
+				return errors.New(rows[0].Status)
+			}
+			return nil
+		})
+	}
 	message := map[string]any{"content": []any{map[string]any{"type": "text", "text": "hello"}}}
 	start := func(c caller, more map[string]any) string {
 		t.Helper()
@@ -89,9 +102,11 @@ func TestDev_Profiles(t *testing.T) {
 	second.do(t, http.StatusOK, http.MethodPost, of+"/switch_profile", map[string]any{"profile_name": "a"})
 	third.do(t, http.StatusOK, http.MethodPost, of+"/send-message", message)
 	asked("a", 0)
+	finished(conversation)
 
 	before := len(models["b"].Requests())
 	first.do(t, http.StatusOK, http.MethodPost, "/api/v1/settings/profiles/b/activate", map[string]any{})
-	start(second, nil)
+	again := start(second, nil)
 	asked("b", before)
+	finished(again) // the nodes finish requests before they stop, and the models go first
 }

@@ -179,11 +179,12 @@ func (p *program) completeSandbox(api *apiFlags) cobra.CompletionFunc {
 	})
 }
 
-// printLog copies a log until it ends. An interrupt is an ordinary end of one that is followed.
-func (p *program) printLog(ctx context.Context, c *client.Client, path string) error {
-	log, err := c.Follow(ctx, sandboxesPath+path)
-	if isNoOperator(err) {
-		log, err = c.Follow(ctx, ownSandboxesPath+path)
+// printLog copies a log until it ends; who is no operator gets that of own, "" for none. An
+// interrupt is an ordinary end of one that is followed.
+func (p *program) printLog(ctx context.Context, c *client.Client, path, own string) error {
+	log, err := c.Follow(ctx, path)
+	if own != "" && isNoOperator(err) {
+		log, err = c.Follow(ctx, own)
 	}
 	if err != nil {
 		return err

@@ -107,7 +107,8 @@ the id of the key.`,
 			if err != nil {
 				return err
 			}
-			return p.printLog(cmd.Context(), c, "/"+url.PathEscape(args[0])+"/logs?"+query.Encode())
+			path := "/" + url.PathEscape(args[0]) + "/logs?" + query.Encode()
+			return p.printLog(cmd.Context(), c, sandboxesPath+path, ownSandboxesPath+path)
 		},
 	}
 	api.register(cmd)

@@ -54,6 +54,9 @@ func (w *webPage) press(t *testing.T, selector string) {
 // TestPage_OpenTabEndsNoPause: a tab that is left open over three idle time-outs is one pause and no
 // start, so is a reload; the button that the page then shows starts the sandbox.
 func TestPage_OpenTabEndsNoPause(t *testing.T) {
+	if !long() {
+		t.Skip("takes minutes; BIVOUAC_DRILL=long runs it")
+	}
 	browser := startChromium(t)
 	dev, _, info := startedPage(t)
 	model := modeltest.New(t, &modeltest.Script{Stories: []*modeltest.Story{

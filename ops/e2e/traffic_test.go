@@ -16,6 +16,8 @@ type webPage struct {
 	origin *url.URL
 	// open are the requests without an answer yet, by their ids.
 	open map[string]string
+	// frame is the id of the page's own frame, "" until it shows a document.
+	frame string
 	// answers are the answers by "STATUS METHOD PATH", methods those of requests by their ids.
 	answers map[string]int
 	methods map[string]string
@@ -88,6 +90,7 @@ func (w *webPage) begin(ctx context.Context, session string) error {
 func (w *webPage) note(session, method string, params json.RawMessage) {
 	var e struct {
 		RequestID, SessionID, BlockedReason, URL string
+		LoaderID, FrameID, Type                  string
 		Request                                  struct{ URL, Method string }
 		Response                                 struct{ Status int }
 		ExceptionDetails                         struct {
@@ -103,6 +106,10 @@ func (w *webPage) note(session, method string, params json.RawMessage) {
 	case "Target.attachedToTarget":
 		_ = w.begin(context.Background(), e.SessionID)
 	case "Network.requestWillBeSent":
+		if e.Type == "Document" && session == w.session && (w.frame == "" || w.frame == e.FrameID) {
+			// What the document before asked for last ends unseen, some of it.
+			w.frame, w.open = e.FrameID, map[string]string{}
+		}
 		w.open[id], w.methods[id] = e.Request.URL, e.Request.Method
 		w.judge(id, e.Request.URL)
 	case "Network.webSocketCreated":

@@ -74,8 +74,10 @@ func (s *Store) Save(
 			err = first // what the other end says is the cause
 		}
 	}
-	if err == nil && s.dir != "" { // it may have gone meanwhile, and what follows is elsewhere then
-		err = s.Ready(ctx, cluster)
+	if s.dir != "" { // it may have gone meanwhile: what it lacks then is not damaged, and what follows is elsewhere
+		if away := s.Ready(context.WithoutCancel(ctx), cluster); away != nil {
+			err = away
+		}
 	}
 	if err == nil {
 		err = s.durable(cluster, sandbox, made.ID)

@@ -80,7 +80,7 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 	if r.op.id == "sandbox.secret" && r.caller.who == "sandbox" {
 		delete(hidden, "A's secret")
 	}
-	if r.method == http.MethodGet && r.op.path == "/api/settings" && r.caller.who == "a" {
+	if r.method == http.MethodGet && r.caller.who == "a" && (r.op.path == "/api/settings" || r.op.path == "/api/v1/settings") {
 		delete(hidden, "A's MCP secret") // clients can send back what they read
 	}
 	if strings.HasPrefix(r.op.id, "conversation.operator_") && r.caller.who == "operator" {
@@ -110,7 +110,7 @@ func (w *World) judgeAccess(r *request, a answer, bad func(string, ...any)) {
 	// This one needs the key of a sandbox besides.
 	second := r.op.id == "user.me" && strings.Contains(r.target, "expose_secrets")
 	if r.sound && !second && a.status == http.StatusUnauthorized && r.op.access != "sandbox" &&
-		(r.caller.who == "a" || r.caller.who == "operator") {
+		r.op.access != "open" && (r.caller.who == "a" || r.caller.who == "operator") {
 		bad("%s has a key that does not work any more", r.caller.name)
 	}
 	if a.status/100 != 2 || r.op.access == "open" || r.method == http.MethodOptions {
@@ -139,8 +139,14 @@ func judgeDescribed(r *request, a answer, bad func(string, ...any)) {
 		a.status == http.StatusExpectationFailed {
 		return // net/http's own response, before any route
 	}
+	if path, _, _ := strings.Cut(r.target, "?"); a.status == http.StatusTemporaryRedirect && strings.HasSuffix(path, "/") {
+		return // an empty last parameter: the router leads to the path without it
+	}
 	if ref == nil {
 		bad("the status is not described")
+		return
+	}
+	if len(ref.Value.Content) == 0 && kind == "" && len(a.body) == 0 {
 		return
 	}
 	media := ref.Value.Content.Get(kind)
