@@ -57,7 +57,8 @@ func excused(r *request, a answer, fault string) bool {
 	switch r.op.id {
 	case "conversation.send_message":
 		return a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable && said
-	case "conversation.git_changes",
+	case "conversation.files",
+		"conversation.git_changes",
 		"conversation.git_diff",
 		"conversation.skills",
 		"conversation.hooks",
@@ -80,7 +81,8 @@ func (w *World) judgeSecrets(r *request, a answer, bad func(string, ...any)) {
 	if r.op.id == "sandbox.secret" && r.caller.who == "sandbox" {
 		delete(hidden, "A's secret")
 	}
-	if r.method == http.MethodGet && r.caller.who == "a" && (r.op.path == "/api/settings" || r.op.path == "/api/v1/settings") {
+	settings := r.op.path == "/api/settings" || r.op.path == "/api/v1/settings"
+	if settings && r.method == http.MethodGet && r.caller.who == "a" {
 		delete(hidden, "A's MCP secret") // clients can send back what they read
 	}
 	if strings.HasPrefix(r.op.id, "conversation.operator_") && r.caller.who == "operator" {
