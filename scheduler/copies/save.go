@@ -74,7 +74,8 @@ func (s *Store) Save(
 			err = first // what the other end says is the cause
 		}
 	}
-	if s.dir != "" { // it may have gone meanwhile: what it lacks then is not damaged, and what follows is elsewhere
+	// It may have gone meanwhile: what it lacks then is not damaged, and what follows is elsewhere.
+	if s.dir != "" && (err == nil || base != nil && errors.Is(err, archive.ErrDamaged)) {
 		if away := s.Ready(context.WithoutCancel(ctx), cluster); away != nil {
 			err = away
 		}
