@@ -82,19 +82,11 @@ type agentProfileBody struct {
 
 // handleAgentProfileGet handles GET /api/agent-profiles/{name}.
 func (s *Server) handleAgentProfileGet(c *call) (response.Response, error) {
-	name := c.profileName()
-	if err := c.begin(); err != nil {
-		return response.Response{}, err
-	}
-	v, err := c.View()
+	p, err := c.profile(fsm.ProfileAgent)
 	if err != nil {
 		return response.Response{}, err
 	}
-	p := v.Profile(c.Caller.User, fsm.ProfileAgent, name)
-	if p == nil {
-		return response.Response{}, fsm.ErrProfileNotFound(fsm.ProfileAgent, name)
-	}
-	body := agentProfileBody{Name: name, Profile: map[string]any{}}
+	body := agentProfileBody{Name: p.Name, Profile: map[string]any{}}
 	if err := json.Unmarshal(p.Document, &body.Profile); err != nil {
 		return response.Response{}, fmt.Errorf("reading the agent profile %s: %w", p.ID, err)
 	}

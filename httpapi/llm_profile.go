@@ -75,19 +75,11 @@ type llmProfileBody struct {
 
 // handleLLMProfileGet handles GET /api/v1/settings/profiles/{name}.
 func (s *Server) handleLLMProfileGet(c *call) (response.Response, error) {
-	name := c.profileName()
-	if err := c.begin(); err != nil {
-		return response.Response{}, err
-	}
-	v, err := c.View()
+	p, err := c.profile(fsm.ProfileLLM)
 	if err != nil {
 		return response.Response{}, err
 	}
-	p := v.Profile(c.Caller.User, fsm.ProfileLLM, name)
-	if p == nil {
-		return response.Response{}, fsm.ErrProfileNotFound(fsm.ProfileLLM, name)
-	}
-	return response.OK(llmProfileBody{Name: name, Config: newLLMConfig(p), APIKeySet: !p.Key.IsZero()})
+	return response.OK(llmProfileBody{Name: p.Name, Config: newLLMConfig(p), APIKeySet: !p.Key.IsZero()})
 }
 
 // savedLLM is a decoded POST /api/v1/settings/profiles/{name}.

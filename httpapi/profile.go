@@ -70,6 +70,23 @@ func (c *call) profileName() string {
 	return name
 }
 
+// profile returns the caller's profile that the path names.
+func (c *call) profile(kind fsm.ProfileKind) (*fsm.Profile, error) {
+	name := c.profileName()
+	if err := c.begin(); err != nil {
+		return nil, err
+	}
+	v, err := c.View()
+	if err != nil {
+		return nil, err
+	}
+	p := v.Profile(c.Caller.User, kind, name)
+	if p == nil {
+		return nil, fsm.ErrProfileNotFound(kind, name)
+	}
+	return p, nil
+}
+
 func badProfileName() string {
 	return fmt.Sprintf("the name of a profile has 1 to %d of A-Z a-z 0-9 . _ -", fsm.MaxProfileName)
 }
