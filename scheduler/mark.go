@@ -56,8 +56,7 @@ type markGuard struct {
 }
 
 const (
-	// markSoon is how soon after a step the mark is written, and how often the markGuard checks
-	// whether the cluster keeps marks yet.
+	// markSoon is how soon after a step the mark is written.
 	markSoon = time.Second
 	// markNotes is how often in a term the newest mark is recorded in the Raft log.
 	markNotes = 10 * time.Minute
@@ -151,8 +150,15 @@ func (g *markGuard) soon() {
 }
 
 // run writes the mark until ctx ends: at once, every MarkInterval, and soon after each request.
+// The first is written as soon as the cluster keeps marks: before it a loss can't be noticed.
 func (g *markGuard) run(ctx context.Context) error {
 	for {
+		if v := g.s.store.View(); v.Birth().IsZero() {
+			if !awaitChange(ctx, v, time.Time{}, nil) {
+				return nil
+			}
+			continue
+		}
 		pause := g.s.cfg.MarkInterval
 		err := g.write(ctx)
 		var newer *NewerHistoryError
@@ -163,8 +169,6 @@ func (g *markGuard) run(ctx context.Context) error {
 			return newer
 		case err != nil:
 			pause = min(pause, awayPause)
-		case g.s.store.View().Birth().IsZero():
-			pause = markSoon
 		}
 		g.logOnce(err)
 		timer := time.NewTimer(pause)

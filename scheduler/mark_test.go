@@ -41,6 +41,17 @@ func (w *world) found(kind, store string) bool {
 	return false
 }
 
+// The first mark is written as soon as the cluster keeps marks: a store that is emptied a moment
+// after is noticed.
+func TestMark_TheFirst_AtOnce(t *testing.T) {
+	t.Parallel()
+	inWorldOf(t, options(), nomadtest.NewOldCluster, func(w *world) {
+		w.elapse(1500 * time.Millisecond)
+		w.cluster.Must(&fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}, "")
+		w.until("the first mark", 100*time.Millisecond, func() bool { return w.view().Marked(fsm.StoreNomad) })
+	})
+}
+
 // A store whose mark is of this history, but older than one that was written there, went back in
 // time: in one term, and across leaders.
 func TestMark_StoreWentBack_Holds(t *testing.T) {

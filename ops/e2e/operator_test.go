@@ -341,6 +341,7 @@ func (o *operators) nomadWiped(t *testing.T) {
 	running, paused := o.begin(t), o.begin(t)
 	o.node.Change(t, paused, "pause")
 	o.node.AwaitSandbox(t, paused, "PAUSED")
+	o.marked(t)
 	if err := o.Nomad.Wipe(t.Context()); err != nil {
 		t.Fatal(err)
 	}

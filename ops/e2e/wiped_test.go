@@ -26,6 +26,7 @@ func (o *operators) serversWiped(t *testing.T) {
 	for _, id := range []string{running, paused} {
 		volumes[id] = o.volume(t, id)
 	}
+	o.marked(t)
 	if err := o.Nomad.WipeServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +56,19 @@ func (o *operators) serversWiped(t *testing.T) {
 	t.Logf("--- verdict: %s: the servers' state wiped: both sandboxes said %q, "+
 		"and were back with their files once their volumes were registered again",
 		o.spec, sb.Detail())
+}
+
+// marked waits until the cluster's mark is in Nomad: a loss before the first can't be noticed.
+func (o *operators) marked(t *testing.T) {
+	t.Helper()
+	testcluster.Eventually(t, "the mark is in Nomad", func() error {
+		var vars []struct{ Path string }
+		err := o.Nomad.Do(t.Context(), http.MethodGet, "vars?prefix=bivouac/&namespace=*", nil, &vars)
+		if err == nil && len(vars) == 0 {
+			err = errors.New("there is no variable below bivouac/")
+		}
+		return err
+	})
 }
 
 // releases waits until the cluster holds because of the finding, which touches no sandbox, and
