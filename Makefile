@@ -50,6 +50,10 @@ page: ## assemble the web page from pinned npm packages in the cache, and link i
 	@if [ -e $(CACHE)/page/packages/.installed ]; then $(GO) run ./ops/page -packages $(CACHE)/page/packages \
 	  -out $(CACHE)/page -link $(BIN)/page; else echo "the web page is not made: bivouac serves the API without it" >&2; fi
 
+.PHONY: clients
+clients: ## install the published client whose methods the drills call into the cache, if npm is there
+	@ops/agents/install.sh ops/e2e/clients $(CACHE)/clients
+
 .PHONY: grafana-schema
 grafana-schema: ## install Grafana's types of dashboards and TypeScript into the cache, if npm is there
 	@ops/agents/install.sh ops/watch/schema $(CACHE)/grafana
@@ -116,7 +120,7 @@ module-tests: ## the tests of the modules beside ours: the bench against peers (
 	$(GO) test -C deploy/release ./...
 
 .PHONY: e2e
-e2e: tools build ## the drills (ops/e2e) on the real stack in their short form, side by side (DRILLS='TestLimit|TestStorm' for some, RACE=1 with the race detector in all)
+e2e: tools clients build ## the drills (ops/e2e) on the real stack in their short form, side by side (DRILLS='TestLimit|TestStorm' for some, RACE=1 with the race detector in all)
 	$(GO) run ./ops/drills $(if $(DRILLS),-run '$(DRILLS)') $(if $(RACE),-race) -raced '$(RACED)' $(if $(RECORD),-record ops/drills/times.txt)
 
 # The drills whose nodes have the race detector in make e2e: together they use every part of a node.
