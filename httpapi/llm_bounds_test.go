@@ -298,7 +298,11 @@ func TestModels_OneReadingOfABody(t *testing.T) {
 	for _, members := range always {
 		h.refused(token, pathChat, chat(members), 400, "body", "by case alone")
 	}
-	for _, policy := range []fsm.LLM{{Models: []string{"cheap*"}}, {Prices: []fsm.Price{{Model: "expensive", Input: 1}}}} {
+	for _, policy := range []fsm.LLM{
+		{Models: []string{"cheap*"}},
+		{Prices: []fsm.Price{{Model: "expensive", Input: 1}}},
+		{Budgets: fsm.Budgets{PerTask: 1}},
+	} {
 		policy.Hosts = []string{fsm.HostLocal}
 		h.configure(policy)
 		for _, members := range priced {

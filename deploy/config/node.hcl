@@ -188,8 +188,9 @@ limits {
 # }
 
 # The model gateway: sandboxes ask it with a token in place of the users' model keys.
-# A model server on a private address stands in hosts by its address. A model without a
-# price costs nothing, so that no budget stops it. Prices are dollars for a million tokens.
+# A model server on a private address stands in hosts by its address. Prices are dollars for a
+# million tokens. Without one the vendor's list price counts where the vendor itself is asked;
+# elsewhere the model costs nothing, so that no budget stops it.
 # llm {
 #   gateway = true
 #   hosts   = ["vendors"] # also "llm.example.org", "*.example.org", "10.1.2.0/24"

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // body is what the gateway reads of a request's body. An endpoint must read the same of it.
@@ -111,7 +113,7 @@ func (q *request) understand() error {
 	if q.name == "" {
 		return refuse(http.StatusBadRequest, reasonModel, "the request names no model")
 	}
-	if len(q.policy.Models)+len(q.policy.Prices) > 0 {
+	if q.bounded() {
 		if in.elsewhere != "" {
 			return refuse(http.StatusForbidden, reasonModel,
 				"%q may lead to another model: send requests without it while the operator limits or prices models", in.elsewhere)
@@ -125,6 +127,13 @@ func (q *request) understand() error {
 		q.body, q.addedUsage = askUsage(q.body, in.streamOptions)
 	}
 	return nil
+}
+
+// bounded reports whether it matters which model is asked: by the operator's lists, or by a budget,
+// for which the vendors' list prices count.
+func (q *request) bounded() bool {
+	own := q.settings != nil && q.settings.Values.MaxBudgetPerTask != nil && *q.settings.Values.MaxBudgetPerTask > 0
+	return len(q.policy.Models)+len(q.policy.Prices) > 0 || own || q.policy.Budgets != (fsm.Budgets{})
 }
 
 const (

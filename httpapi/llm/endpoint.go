@@ -23,31 +23,55 @@ func (w wire) baseOf(v preset.Vendor) string {
 	return v.OpenAI
 }
 
-// endpointOf returns the base URL for an operation: the endpoint's own, else that of its model's
+// target is where a request goes.
+type target struct {
+	*url.URL
+	// version is Azure's api-version, azure whether its key has a header of its own.
+	version string
+	azure   bool
+}
+
+// targetOf returns the base URL for an operation: the endpoint's own, else that of its model's
 // vendor. A key goes to no vendor but its own.
-func endpointOf(o operation, e fsm.ModelEndpoint) (*url.URL, error) {
-	base := strings.TrimRight(e.BaseURL, "/")
-	if base != "" {
-		base = o.wire.versioned(base)
+func targetOf(o operation, e fsm.ModelEndpoint) (t target, err error) {
+	at := preset.EndpointOf(e.Model, e.BaseURL)
+	if e.BaseURL != "" {
+		if u, err := url.Parse(e.BaseURL); err != nil || u.User != nil || u.Fragment != "" || hasOther(u.Query()) {
+			return t, errBaseURL()
+		}
+		at.Base = o.wire.versioned(at.Base)
 	} else {
 		v, known := preset.VendorOf(e.Model)
 		if !known {
-			return nil, refuse(http.StatusBadRequest, reasonEndpoint,
+			return t, refuse(http.StatusBadRequest, reasonEndpoint,
 				"llm_model %q has no known vendor: set llm_base_url in the settings", e.Model)
 		}
-		if base = o.wire.baseOf(v); base == "" {
-			return nil, refuse(http.StatusBadRequest, reasonEndpoint,
+		if at.Base = o.wire.baseOf(v); at.Base == "" {
+			return t, refuse(http.StatusBadRequest, reasonEndpoint,
 				"%s, the vendor of llm_model, does not serve this API: use a model of its vendor, or set llm_base_url",
 				v.Prefixes[0])
 		}
 	}
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
-		u.Scheme != "https" && u.Scheme != "http" {
-		return nil, refuse(http.StatusBadRequest, reasonEndpoint, "llm_base_url must be an http or https URL "+
-			"without user, query and fragment")
+	u, err := url.Parse(at.Base)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return t, errBaseURL()
 	}
-	return u, nil
+	return target{URL: u, version: at.Version, azure: at.Azure}, nil
+}
+
+func errBaseURL() *refusal {
+	return refuse(http.StatusBadRequest, reasonEndpoint, "llm_base_url must be an http or https URL "+
+		"without user, query (but api-version) and fragment")
+}
+
+// hasOther reports whether a query has another member than api-version.
+func hasOther(query url.Values) bool {
+	for name := range query {
+		if name != queryVersion {
+			return true
+		}
+	}
+	return false
 }
 
 // versioned returns a base URL of the settings with the API's version. An OpenAI base URL has it by
@@ -63,14 +87,17 @@ func (w wire) versioned(base string) string {
 	return base
 }
 
-// below returns the URL of a path below a base.
-func below(base *url.URL, path, query string) (*url.URL, error) {
-	u := *base
-	u.RawPath = strings.TrimRight(base.EscapedPath(), "/") + path
+// below returns the URL of a path below the base. The endpoint's version counts before the request's.
+func (t target) below(path string, query url.Values) (*url.URL, error) {
+	u := *t.URL
+	u.RawPath = strings.TrimRight(u.EscapedPath(), "/") + path
 	plain, err := url.PathUnescape(u.RawPath)
 	if err != nil {
 		return nil, fmt.Errorf("the path is not escaped well: %w", err)
 	}
-	u.Path, u.RawQuery = plain, query
+	if t.version != "" {
+		query.Set(queryVersion, t.version)
+	}
+	u.Path, u.RawQuery = plain, query.Encode()
 	return &u, nil
 }

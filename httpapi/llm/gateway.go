@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,9 +84,11 @@ type request struct {
 	// key is the owner's, secret the same.
 	key    string
 	secret []byte
-	target *url.URL
+	target target
 	body   []byte
 	began  time.Time
+	// price is the model's, nil for none.
+	price *fsm.Price
 	// charge is what the request counts for until its usage is known, in billionths of a dollar. sent
 	// is set once a connection to the endpoint has it.
 	charge int64
@@ -190,7 +191,7 @@ func (q *request) admit(ctx context.Context) (err error) {
 	if q.name != "" && !q.policy.Allows(q.name) {
 		return refuse(http.StatusForbidden, reasonModel, "the model %q is not one of those that the operator allows", q.name)
 	}
-	if q.target, err = endpointOf(q.operation, q.endpoint); err != nil {
+	if q.target, err = targetOf(q.operation, q.endpoint); err != nil {
 		return err
 	}
 	ref, stored := q.view.KeyOf(q.row.UserID, q.endpoint, preset.BaseURL)
@@ -206,6 +207,7 @@ func (q *request) admit(ctx context.Context) (err error) {
 	if !q.generates {
 		return nil
 	}
+	q.price = q.priceOf(q.policy, q.endpoint, q.name)
 	q.charge = q.costOf(tokens{Input: int64(len(q.body)) / bytesPerToken, Output: q.output})
 	return q.gateway.spent.enter(q.grant, q.charge)
 }
@@ -213,9 +215,9 @@ func (q *request) admit(ctx context.Context) (err error) {
 // rewrite makes the request for the endpoint.
 func (g *Gateway) rewrite(pr *httputil.ProxyRequest) {
 	q := requestOf(pr.In.Context())
-	to, err := below(q.target, q.path, passedQuery(pr.In.URL.Query()))
+	to, err := q.target.below(q.path, passedQuery(pr.In.URL.Query()))
 	if err != nil {
-		to = q.target // unreachable: the whole path was parsed before
+		to = q.target.URL // unreachable: the whole path was parsed before
 	}
 	out := pr.Out
 	out.URL, out.Host = to, ""
@@ -224,7 +226,7 @@ func (g *Gateway) rewrite(pr *httputil.ProxyRequest) {
 			delete(out.Header, name)
 		}
 	}
-	q.wire.setKey(out.Header, q.key)
+	q.setKey(out.Header)
 	if q.body == nil {
 		out.Body, out.ContentLength = nil, 0
 		return

@@ -21,12 +21,12 @@ func passes(name string) bool {
 }
 
 // passedQuery returns the members of a query that reach the endpoint.
-func passedQuery(query url.Values) string {
+func passedQuery(query url.Values) url.Values {
 	passed := url.Values{}
 	for _, name := range []string{
 		"alt",
 		"beta",
-		"api-version",
+		queryVersion,
 		"limit",
 		"after_id",
 		"before_id",
@@ -37,7 +37,7 @@ func passedQuery(query url.Values) string {
 			passed[name] = values
 		}
 	}
-	return passed.Encode()
+	return passed
 }
 
 // dropHeaders drops the headers of an answer that mean this API's address, not the endpoint's, and

@@ -312,10 +312,11 @@ func TestEndpoint_ABaseURLIsHTTPWithoutUser(t *testing.T) {
 		"https://user:pass@models.example.org/v1": "", "https://user@127.0.0.1": "", "ftp://models.example.org": "",
 		"file:///etc/passwd": "", "gopher://x/_": "",
 		"unix:///run/x": "", "//models.example.org": "", "models.example.org": "", "https://": "", "https:///v1": "",
-		"https://x/v1?a=b": "", "https://x/v1#a": "", "https://x y": "",
+		"https://x/v1?a=b": "", "https://x/v1?api-version=1&key=a": "",
+		"https://x/v1/chat/completions?api-version=1": "https://x/v1", "https://x/v1#a": "", "https://x y": "",
 		"javascript:alert(1)": "", "https://api.openai.com\\@127.0.0.1/": "", "http://[::1": "",
 	} {
-		got, err := endpointOf(operation{wire: wireOpenAI}, fsm.ModelEndpoint{BaseURL: base, Model: "openai/x"})
+		got, err := targetOf(operation{wire: wireOpenAI}, fsm.ModelEndpoint{BaseURL: base, Model: "openai/x"})
 		if text := ""; err == nil {
 			if text = got.String(); text != want {
 				t.Errorf("%s became %q", base, text)

@@ -1,9 +1,11 @@
 package llm
 
 import (
+	"strings"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // outcome is what became of a request: the status of the answer, 0 for none, what it used and cost,
@@ -16,7 +18,26 @@ type outcome struct {
 }
 
 // costOf returns the cost of tokens of the request's model.
-func (q *request) costOf(t tokens) int64 { return costOf(q.policy.PriceOf(q.name), t) }
+func (q *request) costOf(t tokens) int64 { return costOf(q.price, t) }
+
+// priceOf returns the operator's price of a model, else what its vendor's list says where the request
+// goes to the vendor itself; nil for none. Nothing that a user or an endpoint says counts.
+func (o operation) priceOf(policy fsm.LLM, e fsm.ModelEndpoint, name string) *fsm.Price {
+	if own := policy.PriceOf(name); own != nil {
+		return own
+	}
+	v, known := preset.VendorOf(e.Model)
+	if base := preset.BaseURL(e.Model, e.BaseURL); !known || e.BaseURL != "" && o.wire.versioned(base) != o.wire.baseOf(v) {
+		return nil
+	}
+	r := preset.ModelOf(v.Prefixes[0] + "/" + strings.TrimPrefix(name, v.Prefixes[0]+"/")).Rates
+	if r == nil {
+		return nil
+	}
+	return &fsm.Price{
+		Model: name, Input: r.Input, Output: r.Output, CachedInput: r.CachedInput, CacheWrite: r.CacheWrite,
+	}
+}
 
 // count counts a request that was admitted, once, and ends its charge.
 func (q *request) count(o outcome) {

@@ -100,7 +100,9 @@ const (
 	headerBearer    = "Authorization"
 	headerAnthropic = "X-Api-Key"
 	headerGemini    = "X-Goog-Api-Key"
+	headerAzure     = "Api-Key"
 	queryGemini     = "key"
+	queryVersion    = "api-version"
 )
 
 // tokenOf returns the token of a request, "" for none.
@@ -116,15 +118,18 @@ func tokenOf(r *http.Request) string {
 	return r.URL.Query().Get(queryGemini)
 }
 
-// setKey sets the owner's key in the API's own header.
-func (w wire) setKey(h http.Header, key string) {
+// setKey sets the owner's key in the API's own header, and in Azure's where the endpoint is there.
+func (q *request) setKey(h http.Header) {
 	switch {
-	case key == "":
-	case w == wireAnthropic:
-		h.Set(headerAnthropic, key)
-	case w == wireGemini:
-		h.Set(headerGemini, key)
+	case q.key == "":
+	case q.wire == wireAnthropic:
+		h.Set(headerAnthropic, q.key)
+	case q.wire == wireGemini:
+		h.Set(headerGemini, q.key)
 	default:
-		h.Set(headerBearer, "Bearer "+key)
+		h.Set(headerBearer, "Bearer "+q.key)
+		if q.target.azure {
+			h.Set(headerAzure, q.key)
+		}
 	}
 }

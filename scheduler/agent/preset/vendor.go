@@ -62,6 +62,7 @@ var vendors = []Vendor{ //nolint:gochecknoglobals // read-only
 	{Prefixes: []string{"openhands"}, OpenAI: "https://llm-proxy.app.all-hands.dev/v1"},
 	{Prefixes: []string{"lm_studio"}, OpenAI: "http://localhost:1234/v1", Local: true},
 	{Prefixes: []string{"ollama", "ollama_chat"}, OpenAI: "http://localhost:11434/v1", Local: true},
+	{Prefixes: []string{"azure"}}, // where the settings' base URL says
 	{Prefixes: []string{"custom_openai", "hosted_vllm", "vllm", "litellm_proxy"}},
 }
 
@@ -86,16 +87,6 @@ func vendorWith(is func(Vendor) bool) (v Vendor, known bool) {
 		return vendors[i], true
 	}
 	return Vendor{}, false
-}
-
-// BaseURL returns the settings' base URL, else that of the model's vendor for the OpenAI API, without a
-// slash at its end. It is empty where neither is known.
-func BaseURL(model, settings string) string {
-	if base := strings.TrimRight(settings, "/"); base != "" {
-		return base
-	}
-	v, _ := VendorOf(model)
-	return v.OpenAI
 }
 
 // BareModel removes a vendor's prefix, which the model's server does not know. A name such as

@@ -39,3 +39,35 @@ func TestVendors_EachNameHasOne(t *testing.T) {
 		t.Errorf("no name tells %v", v.Prefixes)
 	}
 }
+
+// TestEndpointOf: a URL as people paste it leads to the same place as the base URL.
+func TestEndpointOf(t *testing.T) {
+	t.Parallel()
+	const azure = "https://x.openai.azure.com/openai"
+	for given, want := range map[string]Endpoint{
+		"http://llm:8000/v1":                                    {Base: "http://llm:8000/v1"},
+		"http://llm:8000/v1/":                                   {Base: "http://llm:8000/v1"},
+		" http://llm:8000/v1/chat/completions ":                 {Base: "http://llm:8000/v1"},
+		"http://llm:8000/v1/chat/completions/":                  {Base: "http://llm:8000/v1"},
+		"https://llm/api/v1/responses":                          {Base: "https://llm/api/v1"},
+		"https://llm/v1/messages":                               {Base: "https://llm/v1"},
+		"https://x.openai.azure.com":                            {Base: azure + "/v1", Azure: true},
+		"https://X.OpenAI.Azure.com/openai/":                    {Base: "https://X.OpenAI.Azure.com/openai/v1", Azure: true},
+		azure + "/v1/":                                          {Base: azure + "/v1", Azure: true},
+		azure + "/deployments/d?api-version=2024-10-21":         {azure + "/deployments/d", "2024-10-21", true},
+		azure + "/deployments/d/chat/completions?api-version=1": {azure + "/deployments/d", "1", true},
+		"https://azure.com.evil.example/v1":                     {Base: "https://azure.com.evil.example/v1"},
+	} {
+		if got := EndpointOf("gpt-5", given); got != want {
+			t.Errorf("%s is %+v, want %+v", given, got, want)
+		}
+	}
+	if got := EndpointOf("azure/d", "https://models.corp.example").URL("/chat/completions"); got !=
+		"https://models.corp.example/openai/v1/chat/completions" {
+		t.Errorf("azure/d is asked at %s", got)
+	}
+	e := EndpointOf("azure/d", azure+"/deployments/d?api-version=2024-10-21")
+	if got := e.URL("/chat/completions"); got != azure+"/deployments/d/chat/completions?api-version=2024-10-21" {
+		t.Errorf("asked at %s", got)
+	}
+}

@@ -61,7 +61,7 @@ type answer struct {
 type client struct {
 	llm      engine.LLM
 	model    string
-	base     string
+	endpoint preset.Endpoint
 	http     *http.Client
 	dialects *dialects
 	window   *window
@@ -76,7 +76,7 @@ func newClient(llm engine.LLM, transport http.RoundTripper) *client {
 	return &client{
 		llm:        llm,
 		model:      model,
-		base:       preset.BaseURL(llm.Model, llm.BaseURL),
+		endpoint:   preset.EndpointOf(llm.Model, llm.BaseURL),
 		http:       &http.Client{Transport: transport},
 		dialects:   newDialects(llm, model),
 		window:     &window{limit: llm.MaxInputTokens},
@@ -191,8 +191,7 @@ func (c *client) send(ctx context.Context, r *openai.ChatCompletionRequest) (*ht
 	if err != nil {
 		return nil, err
 	}
-	url := strings.TrimRight(c.base, "/") + "/chat/completions"
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint.URL("/chat/completions"), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -201,8 +200,16 @@ func (c *client) send(ctx context.Context, r *openai.ChatCompletionRequest) (*ht
 	if r.Stream {
 		req.Header.Set("Accept", "text/event-stream, application/json")
 	}
+	return c.do(req)
+}
+
+// do sends a request with the key.
+func (c *client) do(req *http.Request) (*http.Response, error) {
 	if c.llm.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+c.llm.APIKey)
+		if c.endpoint.Azure {
+			req.Header.Set("Api-Key", c.llm.APIKey)
+		}
 	}
 	return c.http.Do(req)
 }

@@ -32,7 +32,7 @@ func TestModel_AKeyGoesToTheModelsVendor(t *testing.T) {
 		"dashscope/qwen-max": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "gpt-5": "https://api.openai.com/v1",
 		"bedrock/anthropic.claude": "", "Qwen/Qwen3-Coder": "", "hosted_vllm/x": "",
 	} {
-		if base := newClient(engine.LLM{Model: model}, nil).base; base != want {
+		if base := newClient(engine.LLM{Model: model}, nil).endpoint.Base; base != want {
 			t.Errorf("%s is asked at %q, want %q", model, base, want)
 		}
 	}

@@ -29,7 +29,7 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 	if c.llm.Model == "" {
 		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "No model is set. Choose one in the settings."}
 	}
-	if c.base == "" {
+	if c.endpoint.Base == "" {
 		return nil, &engine.Failure{Code: codeNotConfigured, Detail: "The model " + c.llm.Model + " needs a base " +
 			"URL. Set one in the settings."}
 	}

@@ -111,6 +111,7 @@ func rewriteRelayed(pr *httputil.ProxyRequest) {
 		"Authorization",
 		"X-Api-Key",
 		"X-Goog-Api-Key",
+		"Api-Key",
 		"X-Session-Api-Key",
 		"Cookie",
 		"Proxy-Authorization",

@@ -1,0 +1,62 @@
+package llm
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// TestTarget_AzuresVersionAndKey: the version of the settings' URL is in each request, and the key in
+// Azure's header, which no other endpoint gets.
+func TestTarget_AzuresVersionAndKey(t *testing.T) {
+	t.Parallel()
+	o := operation{wire: wireOpenAI, path: "/chat/completions"}
+	for base, want := range map[string]string{
+		"https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21": "https://x.openai.azure.com" +
+			"/openai/deployments/d/chat/completions?api-version=2024-10-21",
+		"https://x.openai.azure.com":                  "https://x.openai.azure.com/openai/v1/chat/completions?api-version=client",
+		"https://models.example/v1/chat/completions/": "https://models.example/v1/chat/completions?api-version=client",
+	} {
+		q := &request{operation: o, key: "sk-owner"}
+		var err error
+		if q.target, err = targetOf(o, fsm.ModelEndpoint{Model: "openai/d", BaseURL: base}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := q.target.below(o.path, passedQuery(url.Values{"api-version": {"client"}, "x": {"1"}}))
+		if err != nil || got.String() != want {
+			t.Errorf("%s is asked at %s, want %s: %v", base, got, want, err)
+		}
+		h := http.Header{}
+		q.setKey(h)
+		if azure := h.Get("Api-Key") == "sk-owner"; azure != q.target.azure || h.Get("Authorization") != "Bearer sk-owner" {
+			t.Errorf("%s: the headers are %v", base, h)
+		}
+	}
+}
+
+// TestPriceOf_TheOperatorsElseTheVendors: a list price counts where the vendor itself is asked.
+func TestPriceOf_TheOperatorsElseTheVendors(t *testing.T) {
+	t.Parallel()
+	own := fsm.LLM{Prices: []fsm.Price{{Model: "gpt-5", Input: 7}}}
+	for _, c := range []struct {
+		policy            fsm.LLM
+		model, base, name string
+		input             float64 // -1 for no price
+	}{
+		{fsm.LLM{}, "openai/gpt-5", "", "gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://api.openai.com/v1/", "openai/gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://proxy.example/v1", "gpt-5", -1},
+		{fsm.LLM{}, "openai/gpt-5", "", "invented", -1},
+		{fsm.LLM{}, "hosted_vllm/gpt-5", "http://127.0.0.1:8000/v1", "gpt-5", -1},
+		{own, "openai/gpt-5", "", "gpt-5", 7},
+		{own, "openai/gpt-5", "https://proxy.example/v1", "gpt-5", 7},
+	} {
+		o := operation{wire: wireOpenAI}
+		p := o.priceOf(c.policy, fsm.ModelEndpoint{Model: c.model, BaseURL: c.base}, c.name)
+		if got := p; got == nil && c.input != -1 || got != nil && got.Input != c.input {
+			t.Errorf("%s at %q: %+v, want %g", c.name, c.base, p, c.input)
+		}
+	}
+}
