@@ -35,6 +35,9 @@ func TestDrain_PausesGracefullyAndResumes(t *testing.T) {
 		}
 		w.nomad.Use("cut-a", true)
 		w.nomad.PauseTakes(3 * time.Second)
+		if n := w.nomad.Calls("pause all and resume"); n != 0 {
+			t.Errorf("%d pauses of a user let runs go on by themselves", n)
+		}
 		asked, stops := w.nomad.Calls("pause all"), w.nomad.Calls("stop")
 		w.nomad.Drain("cut-off", scheduler.ClientDraining)
 		w.elapse(2 * time.Second)
@@ -48,6 +51,9 @@ func TestDrain_PausesGracefullyAndResumes(t *testing.T) {
 		w.pausedByClient("cut-a", "its client cut-off is draining")
 		if n := w.nomad.Calls("pause all") - asked; n != 1 {
 			t.Errorf("asked to pause %d times", n)
+		}
+		if n := w.nomad.Calls("pause all and resume"); n != 1 {
+			t.Errorf("a drain lets runs go on by themselves %d times", n)
 		}
 		w.resume("cut-b")
 		w.pausedByClient("cut-b", "its client cut-off is draining")

@@ -87,7 +87,7 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 			log.Info("writing the workspace's marker again failed", "error", err)
 		}
 	}
-	did, err := s.agents.PauseAll(ctx, url, key)
+	did, err := s.agents.PauseAll(ctx, url, key, sb.Desired == fsm.DesiredRunning)
 	switch {
 	case err != nil:
 		outcome = "failed"

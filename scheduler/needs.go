@@ -369,8 +369,9 @@ type AgentProbes interface {
 	// builtIn a server that does not prove that it has the key is not shown it: agent.ErrUnproven.
 	// challenged says that it proved that.
 	Prove(ctx context.Context, baseURL, key string, builtIn bool) (challenged bool, err error)
-	// PauseAll pauses running conversations, so that they can continue after a stop.
-	PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error)
+	// PauseAll pauses running conversations, so that they can continue after a stop. With resumes they
+	// do so by themselves.
+	PauseAll(ctx context.Context, baseURL, key string, resumes bool) (agent.Paused, error)
 	// ServerInfo returns how long the server was idle, by its own account.
 	ServerInfo(ctx context.Context, baseURL string) (agent.ServerInfo, error)
 	// Busy reports whether a conversation runs.

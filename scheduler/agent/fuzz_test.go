@@ -90,7 +90,7 @@ func FuzzAnswers(f *testing.F) {
 		collect(c.SendMessage(ctx, base, key, id, Message{}))
 		collect(c.Upload(ctx, base, key, "/x", nil))
 		collect(c.PreparePause(ctx, base, key))
-		_, err = c.PauseAll(ctx, base, key)
+		_, err = c.PauseAll(ctx, base, key, false)
 		collect(err)
 		out, err := c.RunCommand(ctx, base, key, Command{Command: "true"})
 		if collect(err); len(out.Stdout) > maxOutput || !utf8.ValidString(out.Stdout) {

@@ -152,7 +152,7 @@ func (s *working) handle(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"items":[%s],"next_page_id":%s}`, strings.Join(items, ","), next)
 		return
 	}
-	s.calls = append(s.calls, strings.TrimPrefix(r.URL.Path, "/api/conversations/"))
+	s.calls = append(s.calls, strings.TrimPrefix(r.URL.RequestURI(), "/api/conversations/"))
 	id, what, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/conversations/"), "/")
 	if what == "interrupt" || (what == "pause" && !s.stubborn[id]) {
 		for i, v := range s.running {
@@ -170,7 +170,7 @@ func TestClient_PauseAll(t *testing.T) {
 	_, url := serve(t, guarded(s.handle))
 	client := New(Config{PauseTimeout: 3 * time.Second})
 	defer client.Close()
-	did, err := client.PauseAll(t.Context(), url, key)
+	did, err := client.PauseAll(t.Context(), url, key, false)
 	if err != nil || did != (Paused{Conversations: 5, Interrupted: 1}) {
 		t.Errorf("%+v, %v", did, err)
 	}
@@ -178,9 +178,15 @@ func TestClient_PauseAll(t *testing.T) {
 		" "); got != "a/pause b/pause c/pause d/pause e/pause c/interrupt prepare-for-sandbox-pause" {
 		t.Error(got)
 	}
+	// What nobody asked to pause goes on by itself.
+	s.calls, s.running = nil, []string{"a", "c"}
+	if _, err := client.PauseAll(t.Context(), url, key, true); err != nil || strings.Join(s.calls, " ") !=
+		"a/pause?resume=true c/pause?resume=true c/interrupt?resume=true prepare-for-sandbox-pause" {
+		t.Error(s.calls, err)
+	}
 	// Nothing to pause: one listing and the preparation.
 	s.calls = nil
-	if did, err := client.PauseAll(t.Context(), url, key); err != nil || did != (Paused{}) || len(s.calls) != 1 {
+	if did, err := client.PauseAll(t.Context(), url, key, false); err != nil || did != (Paused{}) || len(s.calls) != 1 {
 		t.Errorf("%+v, %v, %v", did, err, s.calls)
 	}
 }
@@ -197,14 +203,14 @@ func TestClient_PauseAllEndsInTime(t *testing.T) {
 		never.handle(w, r)
 	})
 	begin := time.Now()
-	did, err := client.PauseAll(t.Context(), url, key)
+	did, err := client.PauseAll(t.Context(), url, key, false)
 	if did.StillRunning != 1 || err == nil || time.Since(begin) > 5*time.Second {
 		t.Errorf("runs on: %+v, %v, %s", did, err, time.Since(begin))
 	}
 	gone := New(Config{
 		Transport: roundTrip(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }),
 	})
-	if _, err := gone.PauseAll(t.Context(), "http://127.0.0.1:1", key); !errors.Is(err, ErrUnreachable) {
+	if _, err := gone.PauseAll(t.Context(), "http://127.0.0.1:1", key, false); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("unreachable: %v", err)
 	}
 	hang := make(chan struct{})
@@ -216,7 +222,7 @@ func TestClient_PauseAllEndsInTime(t *testing.T) {
 		}
 	})
 	begin = time.Now()
-	if _, err := client.PauseAll(t.Context(), url, key); !errors.Is(err, ErrUnreachable) ||
+	if _, err := client.PauseAll(t.Context(), url, key, false); !errors.Is(err, ErrUnreachable) ||
 		time.Since(begin) > 5*time.Second {
 		t.Errorf("hanging: %v, %s", err, time.Since(begin))
 	}

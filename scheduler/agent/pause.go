@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -28,15 +29,22 @@ type Paused struct {
 // those still running are interrupted. Then the server flushes its data. PauseAll returns within
 // PauseTimeout plus ProbeTimeout.
 //
+// With resumes the conversations go on by themselves when the server starts again. That is for a stop
+// that nobody asked for, such as a drain's.
+//
 // The scheduler calls it before Runner.Stop, which follows in any case, so it only logs an error.
 // ErrUnreachable may mean that nothing is left to pause.
-func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, error) {
+func (c *Client) PauseAll(ctx context.Context, baseURL, key string, resumes bool) (Paused, error) {
 	var did Paused
 	begin := time.Now()
 	within, cancel := context.WithTimeout(ctx, c.cfg.PauseTimeout)
 	defer cancel()
 	told := map[string]bool{}
 	broken := map[string]bool{}
+	pause, interrupt := "pause", "interrupt"
+	if resumes {
+		pause, interrupt = pause+"?resume=true", interrupt+"?resume=true"
+	}
 	var errs []error
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, c.cfg.PauseTimeout/12) {
 		running, err := c.running(within, baseURL, key)
@@ -49,9 +57,9 @@ func (c *Client) PauseAll(ctx context.Context, baseURL, key string) (Paused, err
 			break
 		}
 		late := time.Since(begin) > c.cfg.PauseTimeout*2/3
-		errs = append(errs, inTime(ctx, within, c.tell(within, baseURL, key, running, "pause", told)))
+		errs = append(errs, inTime(ctx, within, c.tell(within, baseURL, key, running, pause, told)))
 		if late {
-			errs = append(errs, inTime(ctx, within, c.tell(within, baseURL, key, running, "interrupt", broken)))
+			errs = append(errs, inTime(ctx, within, c.tell(within, baseURL, key, running, interrupt, broken)))
 		}
 		if !pauseFor(within, wait) {
 			break
@@ -87,7 +95,7 @@ func inTime(ctx, within context.Context, err error) error {
 	return &Error{Op: "pause all", Kind: ErrUnreachable, Detail: "no answer in time"}
 }
 
-// tell sends "pause" or "interrupt" to the conversations not in asked. A conversation that has
+// tell sends "pause" or "interrupt", with its query, to the conversations not in asked. A conversation that has
 // ended refuses with 400, which is no error.
 func (c *Client) tell(
 	ctx context.Context,
@@ -100,7 +108,7 @@ func (c *Client) tell(
 		if asked[id] {
 			continue
 		}
-		r := request{op: what + " conversation", method: http.MethodPost, key: key,
+		r := request{op: strings.TrimSuffix(what, "?resume=true") + " conversation", method: http.MethodPost, key: key,
 			url: baseURL + "/api/conversations/" + url.PathEscape(id) + "/" + what}
 		if err := c.call(ctx, c.cfg.ProbeTimeout, r, nil); err != nil && !errors.Is(err, ErrRefused) {
 			return err

@@ -112,7 +112,7 @@ func TestReal_MemberOfAPool(t *testing.T) {
 	if info, err := c.ServerInfo(t.Context(), url); err != nil || info.Idle > time.Minute || info.Version == "" {
 		t.Fatalf("%+v, %v", info, err)
 	}
-	if did, err := c.PauseAll(t.Context(), url, key); err != nil || did != (Paused{}) {
+	if did, err := c.PauseAll(t.Context(), url, key, false); err != nil || did != (Paused{}) {
 		t.Fatalf("%+v, %v", did, err)
 	}
 

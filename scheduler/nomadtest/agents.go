@@ -83,10 +83,13 @@ func (n *Nomad) authorised(ctx context.Context, op, baseURL, key string) (*alloc
 }
 
 // PauseAll implements scheduler.AgentProbes.
-func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string) (agent.Paused, error) {
+func (n *Nomad) PauseAll(ctx context.Context, baseURL, key string, resumes bool) (agent.Paused, error) {
 	n.dial(ctx, "pause all", baseURL)
 	a, err := n.authorised(ctx, "pause all", baseURL, key)
 	took := n.pausing
+	if resumes {
+		n.calls["pause all and resume"]++
+	}
 	n.mu.Unlock()
 	if err != nil {
 		return agent.Paused{}, err

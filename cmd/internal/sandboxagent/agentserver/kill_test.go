@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 type killable struct {
 	*server
 	data, work, home string
+	environ          []string // more of the next start
 	cmd              *exec.Cmd
 }
 
@@ -57,6 +58,7 @@ func (k *killable) start() {
 	k.cmd.Env = append(os.Environ(), programVariable+"=1", "OH_CONVERSATIONS_PATH="+k.data,
 		"OH_SESSION_API_KEYS_0="+testKey,
 		"OH_SECRET_KEY=SEALCANARY", "HOME="+k.home, "KILLABLE="+k.data)
+	k.cmd.Env = append(k.cmd.Env, k.environ...)
 	stderr, err := k.cmd.StderrPipe()
 	if err != nil {
 		k.t.Fatal(err)
@@ -150,8 +152,8 @@ func (k *killable) processes() []string {
 }
 
 // TestKill_EveryStep kills the server in each step of a turn and starts it again on the same folder:
-// the events before are read as they were, each tool call gets one result, the state is that of the
-// contract, and the next run ends with a model that refuses any other history.
+// the events before are read as they were, each tool call gets one result, the run goes on by itself
+// unless the server is told not to, and ends with a model that refuses any other history.
 func TestKill_EveryStep(t *testing.T) {
 	touch := func(file string) modeltest.Call {
 		return modeltest.Tool("terminal", map[string]any{"command": "echo x >> " + file})
@@ -161,12 +163,12 @@ func TestKill_EveryStep(t *testing.T) {
 		policy string
 		first  func(hold <-chan struct{}) modeltest.Answer
 		begun  func(k *killable, m *modeltest.Server) bool
-		status string
+		waits  bool
 		errors int // results that say that a restart came between
 	}{
 		"before the answer": {"NeverConfirm",
 			func(hold <-chan struct{}) modeltest.Answer { return modeltest.Answer{Text: "late", Hold: hold} },
-			func(_ *killable, m *modeltest.Server) bool { return asked(m) > 0 }, "error", 0},
+			func(_ *killable, m *modeltest.Server) bool { return asked(m) > 0 }, false, 0},
 		"in the answer": {"NeverConfirm",
 			func(<-chan struct{}) modeltest.Answer {
 				return modeltest.Answer{
@@ -174,67 +176,166 @@ func TestKill_EveryStep(t *testing.T) {
 					Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 50},
 				}
 			},
-			func(_ *killable, m *modeltest.Server) bool { return asked(m) > 0 }, "error", 0},
+			func(_ *killable, m *modeltest.Server) bool { return asked(m) > 0 }, false, 0},
 		"in a tool": {"NeverConfirm",
 			func(<-chan struct{}) modeltest.Answer { return modeltest.Calls(hang) },
-			func(k *killable, _ *modeltest.Server) bool { return exists(k.work + "/hanging") }, "error", 1},
+			func(k *killable, _ *modeltest.Server) bool { return exists(k.work + "/hanging") }, false, 1},
 		"between two tools": {"NeverConfirm",
 			func(<-chan struct{}) modeltest.Answer { return modeltest.Calls(touch("one"), hang, touch("two")) },
-			func(k *killable, _ *modeltest.Server) bool { return exists(k.work + "/hanging") }, "error", 2},
+			func(k *killable, _ *modeltest.Server) bool { return exists(k.work + "/hanging") }, false, 2},
 		"while it waits": {"AlwaysConfirm",
 			func(<-chan struct{}) modeltest.Answer { return modeltest.Calls(touch("one"), touch("two")) },
 			func(k *killable, _ *modeltest.Server) bool { return k.status() == "waiting_for_confirmation" },
-			"waiting_for_confirmation", 0},
+			true, 0},
+	} {
+		for _, goesOn := range []bool{true, false} {
+			t.Run(name+map[bool]string{false: ", and told to end runs"}[goesOn], func(t *testing.T) {
+				t.Parallel()
+				hold := make(chan struct{})
+				defer close(hold)
+				m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
+					{When: modeltest.When{System: "Write a title"}, Answers: []modeltest.Answer{modeltest.Text("A title")}},
+					{Answers: []modeltest.Answer{c.first(hold), modeltest.Text("Done.")}, InOrder: true},
+				}})
+				k := newKillable(t)
+				k.converse(m, c.policy, "go", nil)
+				k.until("the step", func() bool { return c.begun(k, m) })
+				before := k.history()
+				k.kill()
+				k.environ = map[bool][]string{false: {"BIVOUAC_RESUME_RUNS=0"}}[goesOn]
+				k.start()
+				switch {
+				case c.waits:
+					k.restarted(before, "waiting_for_confirmation", c.errors)
+					k.want(200, "POST", convPath+"/events/respond_to_confirmation", `{"accept":true}`)
+				case !goesOn:
+					k.restarted(before, "error", c.errors)
+					k.want(200, "POST", convPath+"/run", "")
+				}
+				k.until("the end", func() bool { return k.status() == "finished" })
+				failures := 0
+				for _, e := range k.history()[len(before):] {
+					failures += strings.Count(string(e), `"ServerRestarted"`)
+				}
+				if want := map[bool]int{true: 1}[!goesOn && !c.waits]; failures != want {
+					t.Errorf("%d ends of the run, want %d", failures, want)
+				}
+				for id, n := range k.results() {
+					if n != 1 {
+						t.Errorf("%d results of %s", n, id)
+					}
+				}
+				for file, times := range map[string]string{"one": "x\n", "hanging": "x\n"} {
+					if b, err := os.ReadFile(filepath.Join(k.work, file)); err == nil && string(b) != times {
+						t.Errorf("%s was made with %q", file, b)
+					}
+				}
+			})
+		}
+	}
+}
+
+// restarted checks what a start of the server has added to the events, and that the next adds nothing.
+func (k *killable) restarted(before []json.RawMessage, status string, errors int) {
+	k.t.Helper()
+	after := k.history()
+	if len(after) < len(before) || !slices.EqualFunc(before, after[:len(before)],
+		func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
+		k.t.Fatalf("the events were\n%s\nand are\n%s", before, after)
+	}
+	if got := k.status(); got != status {
+		k.t.Errorf("status %s, want %s", got, status)
+	}
+	n := 0
+	for _, e := range after[len(before):] {
+		n += strings.Count(string(e), "A restart occurred while this tool was in progress")
+	}
+	if n != errors {
+		k.t.Errorf("%d results of a restart, want %d: %s", n, errors, after[len(before):])
+	}
+	k.kill() // a second restart adds nothing
+	k.start()
+	if again := k.history(); len(again) != len(after) {
+		k.t.Errorf("after a second restart there are %d events, not %d", len(again), len(after))
+	}
+}
+
+// TestKill_GoesOnTwice kills the server again and again in a call that never has a result: the run
+// goes on by itself twice, then its end is told. A person's run begins anew.
+func TestKill_GoesOnTwice(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	defer close(hold)
+	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
+		{When: modeltest.When{System: "Write a title"}, Answers: []modeltest.Answer{modeltest.Text("A title")}},
+		{Answers: []modeltest.Answer{{Text: "never", Hold: hold}}},
+	}})
+	k := newKillable(t)
+	k.converse(m, "NeverConfirm", "go", nil)
+	for n := 1; n <= 3; n++ {
+		k.until("the call", func() bool { return asked(m) == n })
+		k.kill()
+		k.start()
+	}
+	if got := k.status(); got != "error" || asked(m) != 3 {
+		t.Errorf("after three kills it is %s, and the model was asked %d times", got, asked(m))
+	}
+	if h := k.history(); !strings.Contains(string(h[len(h)-2]), "stopped several times") {
+		t.Errorf("the end is %s", h[len(h)-2:])
+	}
+	k.want(200, "POST", convPath+"/run", "")
+	k.until("the call of a person's run", func() bool { return asked(m) == 4 })
+	k.kill()
+	k.start()
+	k.until("the call after it", func() bool { return asked(m) == 5 })
+}
+
+// TestKill_AfterAPause kills the server in a tool, after a pause was asked for: a person's holds, a
+// drain's ends with the start of the next server.
+func TestKill_AfterAPause(t *testing.T) {
+	for name, c := range map[string]struct{ calls, status string }{
+		"a person's":               {"pause", "paused"},
+		"a drain's":                {"pause?resume=true", "finished"},
+		"a drain's after a person": {"pause pause?resume=true", "paused"},
+		"a person's after a drain": {"pause?resume=true pause", "paused"},
+		"a drain's in the end":     {"pause?resume=true interrupt?resume=true", "finished"},
+		"a person's in the end":    {"pause interrupt", "paused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			hold := make(chan struct{})
-			defer close(hold)
 			m := modeltest.New(t, &modeltest.Script{Key: modelKey, Stories: []*modeltest.Story{
 				{When: modeltest.When{System: "Write a title"}, Answers: []modeltest.Answer{modeltest.Text("A title")}},
-				{Answers: []modeltest.Answer{c.first(hold), modeltest.Text("Done.")}, InOrder: true},
+				{Answers: []modeltest.Answer{
+					modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "echo x > begun; sleep 600"})),
+					modeltest.Text("Done."),
+				}, InOrder: true},
 			}})
 			k := newKillable(t)
-			k.converse(m, c.policy, "go", nil)
-			k.until("the step", func() bool { return c.begun(k, m) })
-			before := k.history()
+			k.converse(m, "NeverConfirm", "go", nil)
+			k.until("the tool", func() bool { return exists(k.work + "/begun") })
+			for call := range strings.FieldsSeq(c.calls) {
+				k.want(200, "POST", convPath+"/"+call, "")
+			}
+			if strings.Contains(c.calls, "interrupt") {
+				k.until("the interrupt", func() bool { return k.status() == "paused" })
+				k.want(204, "POST", "/api/conversations/prepare-for-sandbox-pause", "")
+				if got := k.status(); got != "paused" {
+					t.Errorf("before the stop it is %s", got)
+				}
+			}
 			k.kill()
 			k.start()
-			after := k.history()
-			if len(after) < len(before) || !slices.EqualFunc(before, after[:len(before)],
-				func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
-				t.Fatalf("the events were\n%s\nand are\n%s", before, after)
+			k.until("the end", func() bool { return k.status() == c.status })
+			if n := asked(m); (n == 2) != (c.status == "finished") {
+				t.Errorf("the model was asked %d times", n)
 			}
-			if got := k.status(); got != c.status {
-				t.Errorf("status %s, want %s", got, c.status)
-			}
-			restarts, failures := 0, 0
-			for _, e := range after[len(before):] {
-				restarts += strings.Count(string(e), "A restart occurred while this tool was in progress")
-				failures += strings.Count(string(e), `"ServerRestarted"`)
-			}
-			if restarts != c.errors || (failures == 1) != (c.status == "error") {
-				t.Errorf("%d results of a restart, want %d; %d reasons: %s", restarts, c.errors, failures, after[len(before):])
-			}
-			k.kill() // a second restart adds nothing
-			k.start()
-			if again := k.history(); len(again) != len(after) {
-				t.Errorf("after a second restart there are %d events, not %d", len(again), len(after))
-			}
-			if c.status == "error" {
+			if c.status == "paused" {
 				k.want(200, "POST", convPath+"/run", "")
-			} else {
-				k.want(200, "POST", convPath+"/events/respond_to_confirmation", `{"accept":true}`)
+				k.until("the end of a person's run", func() bool { return k.status() == "finished" })
 			}
-			k.until("the end", func() bool { return k.status() == "finished" })
 			for id, n := range k.results() {
 				if n != 1 {
 					t.Errorf("%d results of %s", n, id)
-				}
-			}
-			for file, times := range map[string]string{"one": "x\n", "hanging": "x\n"} {
-				if b, err := os.ReadFile(filepath.Join(k.work, file)); err == nil && string(b) != times {
-					t.Errorf("%s was made with %q", file, b)
 				}
 			}
 		})
@@ -277,6 +378,7 @@ func TestKill_LeavesNothing(t *testing.T) {
 			k.converse(m, "NeverConfirm", acptest.Children, settings)
 			k.until("the processes", func() bool { return len(k.processes()) >= 3 })
 			k.kill()
+			k.environ = []string{"BIVOUAC_RESUME_RUNS=0"}
 			k.start()
 			if left := k.processes(); len(left) != 1 {
 				t.Errorf("beside the new server there are %q", left)

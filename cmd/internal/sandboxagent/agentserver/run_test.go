@@ -280,26 +280,34 @@ func TestRun_Confirmation(t *testing.T) {
 	})
 }
 
-// TestRun_RestartEndsIt stops the server in a step: the next one tells of it once, and the run can go
-// on.
-func TestRun_RestartEndsIt(t *testing.T) {
-	dir, step := t.TempDir(), make(chan struct{})
-	s := serveAt(t, dir, stepping(nil, holding(step)))
-	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
-	<-step
-	s.s.close()
-	for range 2 {
-		s = serveAt(t, dir,
-			stepping(nil,
-				func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }))
-		if got := decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, "")).ExecutionStatus; got != "error" {
+// TestRun_Restart stops the server in a step: the next one tells of it once, and goes on by itself. One
+// without a secret key, which has no create request to go on with, ends the run.
+func TestRun_Restart(t *testing.T) {
+	end := func(_ context.Context, e *steps, _ int) (engine.Outcome, error) { return engine.Finished, e.observe() }
+	for _, secret := range []string{"SEALCANARY", ""} {
+		dir, step := t.TempDir(), make(chan struct{})
+		serve := func(how func(context.Context, *steps, int) (engine.Outcome, error)) *server {
+			return serveAt(t, dir, func(cfg *config.Config) { stepping(nil, how)(cfg); cfg.SecretKey = secret })
+		}
+		s := serve(holding(step))
+		s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+		<-step
+		s.s.close()
+		want, kinds := "error", []string{"ActionEvent", "AgentErrorEvent", "ServerRestarted", `"error"`}
+		if secret != "" {
+			want, kinds = "finished", []string{"ActionEvent", "AgentErrorEvent", "1", `"finished"`}
+		}
+		for range 2 {
+			s = serve(end)
+			s.until("the end", func() bool {
+				return decodeJSON[conversation.Info](t, s.want(200, "GET", convPath, "")).ExecutionStatus == want
+			})
+			kindsEqual(t, s.kinds(convID)[2:], kinds...)
+		}
+		s.want(200, "POST", convPath+"/run", "")
+		if got := s.settled(convID); got != "finished" {
 			t.Errorf("status %s", got)
 		}
-		kindsEqual(t, s.kinds(convID)[2:], "ActionEvent", "AgentErrorEvent", "ServerRestarted", `"error"`)
-	}
-	s.want(200, "POST", convPath+"/run", "")
-	if got := s.settled(convID); got != "finished" {
-		t.Errorf("status %s", got)
 	}
 }
 

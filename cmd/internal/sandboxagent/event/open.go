@@ -33,6 +33,28 @@ func without(actions []*Action, toolCallID string) []*Action {
 	return slices.Delete(actions, n, n+1)
 }
 
+// OpenCalls returns the calls of an ACP agent that have begun and not ended, as they are now, in the
+// order of their start.
+func OpenCalls(events []Event) []*ACPToolCall {
+	var open []*ACPToolCall
+	for _, e := range events {
+		c, is := e.(*ACPToolCall)
+		if !is {
+			continue
+		}
+		n := slices.IndexFunc(open, func(o *ACPToolCall) bool { return o.ToolCallID == c.ToolCallID })
+		switch over := c.Status != nil && (*c.Status == "completed" || *c.Status == "failed"); {
+		case over && n >= 0:
+			open = slices.Delete(open, n, n+1)
+		case !over && n >= 0:
+			open[n] = c
+		case !over:
+			open = append(open, c)
+		}
+	}
+	return open
+}
+
 // FinalResponse returns the message of the last finish action, or the text of the agent's last
 // message, whichever is later; empty without either.
 func FinalResponse(events []Event) string {

@@ -55,6 +55,8 @@ type Config struct {
 	Webhooks []string
 	// MaxRuns is how many conversations run at once; 0 is 10.
 	MaxRuns int
+	// EndBrokenRuns ends as error the runs that a restart broke off, instead of going on with them.
+	EndBrokenRuns bool
 	// ToolsUser is the user that commands and agents run as where UseToolsUser may change users.
 	ToolsUser string
 	// Logger gets one line per request, at debug; nil discards.
@@ -76,6 +78,7 @@ const (
 	envDeferred   = "OH_DEFERRED_INIT"
 	envCORS       = "OH_ALLOW_CORS_ORIGINS"
 	envRuns       = "OH_MAX_CONCURRENT_RUNS"
+	envResumeRuns = "BIVOUAC_RESUME_RUNS"
 	envToolsUser  = "BIVOUAC_TOOLS_USER"
 	envWebhook    = "OH_WEBHOOKS_0_BASE_URL"
 	defaultPath   = "workspace/conversations"
@@ -103,6 +106,11 @@ func FromEnv(environ []string) (Config, error) {
 	if cfg.Deferred, err = envBool(env, envDeferred); err != nil {
 		return cfg, err
 	}
+	resume, err := envBool(env, envResumeRuns)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.EndBrokenRuns = env[envResumeRuns] != "" && !resume
 	if text := env[envRuns]; text != "" {
 		if cfg.MaxRuns, err = strconv.Atoi(text); err != nil || cfg.MaxRuns < 1 {
 			return cfg, fmt.Errorf("%s must be a number from 1 on, got %q", envRuns, text)

@@ -44,6 +44,9 @@ type Meta struct {
 	// last event of it that was copied.
 	ForkedFrom      *string `json:"forked_from_conversation_id,omitempty"`
 	ForkedFromEvent *string `json:"forked_from_event_id,omitempty"`
+	// AfterRestart is what the conversation does after the server's next start: run, stay (paused), or
+	// empty, by which a run that was broken off goes on.
+	AfterRestart string `json:"after_restart,omitempty"`
 	// SecretNames are the names of the conversation's secrets.
 	SecretNames []string `json:"secret_names"`
 }
@@ -103,6 +106,9 @@ type Conversation struct {
 	subs  map[*Subscription]struct{}
 	// run is the present run, nil without one.
 	run *run
+	// former is a conversation of the server's last process until its events are read; resumes says
+	// that a run may go on by itself; goesOn is a run that does, until it is launched.
+	former, resumes, goesOn bool
 	// engine is nil until needed.
 	engine engine.Engine
 	// resting closes the engine of a conversation that is not used.
@@ -117,7 +123,7 @@ func readConversation(dir, id string) (*Conversation, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conversation{Id: id, dir: dir}
+	c := &Conversation{Id: id, dir: dir, former: true}
 	if err := json.Unmarshal(b, &c.meta); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", metaFile, err)
 	}

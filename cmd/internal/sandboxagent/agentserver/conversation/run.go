@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
@@ -15,9 +14,7 @@ import (
 const (
 	// defaultRuns is how many conversations run at once; the others wait with the status running.
 	defaultRuns = 10
-	// interruptTime is how long an interrupt waits for the run's end before it responds.
-	interruptTime = 5 * time.Second
-	interrupted   = "Tool call interrupted before completion. It may have had an effect: look before you repeat it."
+	interrupted = "Tool call interrupted before completion. It may have had an effect: look before you repeat it."
 )
 
 var (
@@ -31,7 +28,8 @@ var (
 	errInterrupted = errors.New("the run was interrupted")
 )
 
-// run is one run of a conversation. The conversation's lock guards pause and again.
+// run is one run of a conversation. The conversation's lock guards pause and again. A pause or an
+// interrupt takes back what was asked before.
 type run struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -47,6 +45,9 @@ func (s *Service) start(c *Conversation) error {
 	defer c.mu.Unlock()
 	if c.run != nil {
 		return ErrRunning
+	}
+	if err := c.setAfterRestart(""); err != nil {
+		return err
 	}
 	if err := c.write(statusEvent(engine.StatusRunning)); err != nil {
 		return err
@@ -64,7 +65,7 @@ func (s *Service) occupy(c *Conversation, r *run, work func(context.Context, *Co
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	r.cancel, r.done = cancel, make(chan struct{})
-	c.run = r
+	c.run, c.goesOn = r, c.goesOn && r.condenses
 	s.background.Go(func() {
 		defer close(r.done)
 		defer cancel(nil)
@@ -183,8 +184,9 @@ func (s *Service) finish(c *Conversation, r *run, last []event.Event) {
 	if last == nil {
 		return
 	}
-	again := r.again && !r.pause && !held(last)
+	again := r.again && !held(last) || c.goesOn
 	if again {
+		_ = c.setAfterRestart("") // a pause that was asked for before is over
 		last = append(last, statusEvent(engine.StatusRunning))
 	}
 	if err := c.conclude(last...); err != nil && !IsGone(err) {
@@ -202,7 +204,7 @@ func (s *Service) finish(c *Conversation, r *run, last []event.Event) {
 func held(last []event.Event) bool {
 	for _, e := range last {
 		switch e := e.(type) {
-		case *event.ConversationError, *event.Interrupt:
+		case *event.ConversationError:
 			return true
 		case *event.StateUpdate:
 			if string(e.Value) == `"`+engine.StatusWaiting+`"` {
@@ -334,45 +336,6 @@ func (c *Conversation) add(events []event.Event) error {
 		events = append(events, statusEvent(engine.StatusIdle))
 	}
 	return c.write(events...)
-}
-
-// Pause ends a run after its present step. An idle conversation becomes paused.
-func (s *Service) Pause(c *Conversation) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil {
-		return err
-	}
-	if c.run != nil && !c.run.condenses {
-		c.run.pause = true
-		return nil
-	}
-	if l.status() != engine.StatusIdle {
-		return nil
-	}
-	defer c.sendState()
-	return c.write(&event.Pause{Head: event.Head{Source: event.SourceUser}}, statusEvent(engine.StatusPaused))
-}
-
-// Interrupt breaks off a run and waits a while for its end. Without a run it is a pause.
-func (s *Service) Interrupt(ctx context.Context, c *Conversation) error {
-	c.mu.Lock()
-	r := c.run
-	if r != nil {
-		r.again = false
-	}
-	c.mu.Unlock()
-	if r == nil {
-		return s.Pause(c)
-	}
-	r.cancel(errInterrupted)
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-	case <-time.After(interruptTime):
-	}
-	return nil
 }
 
 // Respond answers a confirmation, once.

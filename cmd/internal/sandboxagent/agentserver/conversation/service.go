@@ -30,11 +30,16 @@ type Service struct {
 	slots chan struct{}
 }
 
-// Open reads the conversations on disk and starts to send webhooks. Close ends it.
+// Open reads the conversations on disk, starts to send webhooks, and goes on with the runs that a
+// restart broke off. Close ends it.
 func Open(cfg config.Config) (*Service, error) {
 	st, err := openStore(cfg.ConversationsPath, newSealer(cfg.SecretKey), cfg.Logger)
 	if err != nil {
 		return nil, err
+	}
+	for _, c := range st.byID {
+		// Without a secret key the request that the engine is made of is not on disk.
+		c.resumes = st.sealer != nil && !cfg.EndBrokenRuns
 	}
 	ctx, stop := context.WithCancelCause(context.Background())
 	s := &Service{
@@ -44,6 +49,7 @@ func Open(cfg config.Config) (*Service, error) {
 		slots:    make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
 	}
 	s.background.Go(func() { s.webhooks.Run(ctx) })
+	s.background.Go(s.goOn)
 	return s, nil
 }
 
@@ -90,7 +96,7 @@ func (s *Service) unload() {
 	for _, c := range s.store.all() {
 		s.release(c)
 		c.mu.Lock()
-		if c.run == nil && len(c.unsaved) == 0 {
+		if c.run == nil && !c.goesOn && len(c.unsaved) == 0 {
 			c.log, c.decoded = nil, nil
 		}
 		c.mu.Unlock()

@@ -185,23 +185,6 @@ func (c *Conversation) history() ([]event.Event, error) {
 	return slices.Clip(c.decoded), nil
 }
 
-// restarted ends a run that the server's last process did not end: its open actions get an error,
-// and the status is error. The caller holds c.mu and has just loaded the events.
-func (c *Conversation) restarted() error {
-	if c.log.status() != engine.StatusRunning {
-		return nil
-	}
-	events, err := c.history()
-	if err != nil {
-		return err
-	}
-	list := unfinished(event.OpenActions(events),
-		"A restart occurred while this tool was in progress. It may have had an effect: look before you repeat it.")
-	list = append(list, failureEvents(&engine.Failure{Code: "ServerRestarted",
-		Detail: "The sandbox stopped while the agent worked. Send a message or start a run to go on."})...)
-	return c.conclude(list...)
-}
-
 // lastID is the id of the latest event, empty without one.
 func (l *eventLog) lastID() string {
 	if len(l.entries) == 0 {

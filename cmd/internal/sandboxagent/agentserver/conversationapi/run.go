@@ -25,16 +25,19 @@ func (a *API) HandleRun(w http.ResponseWriter, r *http.Request) {
 // HandlePause handles POST /api/conversations/{id}/pause: after the present step.
 func (a *API) HandlePause(w http.ResponseWriter, r *http.Request) {
 	if c := a.known(w, r); c != nil {
-		a.doneOr(w, r, a.conversations.Pause(c), http.StatusBadRequest, "Bad Request")
+		a.doneOr(w, r, a.conversations.Pause(c, resumes(r)), http.StatusBadRequest, "Bad Request")
 	}
 }
 
 // HandleInterrupt handles POST /api/conversations/{id}/interrupt: at once.
 func (a *API) HandleInterrupt(w http.ResponseWriter, r *http.Request) {
 	if c := a.known(w, r); c != nil {
-		a.doneOr(w, r, a.conversations.Interrupt(r.Context(), c), http.StatusBadRequest, "Bad Request")
+		a.doneOr(w, r, a.conversations.Interrupt(r.Context(), c, resumes(r)), http.StatusBadRequest, "Bad Request")
 	}
 }
+
+// resumes reports whether what a pause stops goes on by itself after the server's next start.
+func resumes(r *http.Request) bool { return r.URL.Query().Get("resume") == "true" }
 
 // known is find for the calls that answer 400 to an unknown conversation.
 func (a *API) known(w http.ResponseWriter, r *http.Request) *conversation.Conversation {
