@@ -71,6 +71,8 @@ type helloResponse struct {
 	// Commit is the commit index it knows. A leader sets Heard: milliseconds since it heard each
 	// member.
 	Commit uint64 `json:"commit,omitempty"`
+	// EventsMissing is how many bytes of events it lacks, negative for not known yet.
+	EventsMissing int64 `json:"events_missing,omitempty"`
 	// Unfit: the node must not lead.
 	Unfit bool `json:"unfit,omitempty"`
 	// Life is the start of its process, zero until the start check has passed.

@@ -148,6 +148,7 @@ func TestReal_WhoMayCall(t *testing.T) {
 		}, {"voted", anybody}, {"promise", anybody}, {"join", anybody}, {"begin", anybody}, {"life", anybody},
 		{"apply", members}, {"propose", members}, {"index", members}, {"term", members}, {"checksum", members},
 		{"remove", members}, {"replace", members}, {"transfer", members}, {"observe", members}, {"records", members},
+		{"events", members}, {"append_events", members},
 		{"witness", leader},
 	}
 	messages := []struct{ name, want string }{

@@ -28,6 +28,9 @@ const (
 	callRecords   = "witness"  // to a member, by the leader: recordsRequest; {}
 	callRecordsOf = "records"  // to a member: recordsOfRequest; recordsOfResponse
 	callVoted     = "voted"    // to any node: {}; senders.Voted
+	callEvents    = "events"   // to a member: eventsRequest; events, each behind its length
+	// callAppendEvents is to the leader: an encoded command; appendResponse.
+	callAppendEvents = "append_events"
 )
 
 // handle is the node's peernet.Handler: it answers the peer calls.
@@ -56,6 +59,10 @@ func (n *Node) handle(ctx context.Context, from, name string, request []byte) ([
 		)
 	case callVoted:
 		return answer(request, func(struct{}) (senders.Voted, error) { return n.senders.Voted() })
+	case callEvents:
+		return n.handleEvents(request)
+	case callAppendEvents:
+		return n.handleAppendEvents(ctx, request)
 	case callApply:
 		return n.handleApply(ctx, from, request)
 	case callPropose:
@@ -153,7 +160,7 @@ func callersOf(call string) (may callers, known bool) {
 		callBegin,   // before Raft starts: nobody knows the members yet
 		callLife:
 		return byAnybody, true
-	case callApply, callPropose, peernet.CallIndex, peernet.CallTerm, callChecksum,
+	case callApply, callPropose, peernet.CallIndex, peernet.CallTerm, callChecksum, callEvents, callAppendEvents,
 		callRemove, callReplace, callTransfer, callObserve, callRecordsOf: // the last five need an operator's key too
 		return byMembers, true
 	case callRecords:

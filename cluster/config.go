@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"bivouac.dev/bivouac/cluster/eventstore"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -22,6 +23,9 @@ const (
 	// minTimer is the shortest Raft timer that hashicorp/raft accepts.
 	minTimer = 5 * time.Millisecond
 )
+
+// EventsDir is the directory of the store of events below Config.DataDir.
+const EventsDir = "events"
 
 // Config configures a node. Start from DefaultConfig.
 type Config struct {
@@ -82,6 +86,10 @@ type Config struct {
 	Report func() Report
 	// Observe answers Node.Observe for this node; nil refuses.
 	Observe func(ctx context.Context, o Observation) ([]byte, error)
+
+	// OpenEvents opens the store of events at its first use; nil is the one in DataDir, and with NewWith
+	// none.
+	OpenEvents func() (*eventstore.Store, error)
 
 	// Clock is the node's wall clock, time.Now when nil. Tests move it.
 	Clock func() time.Time

@@ -4,6 +4,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/fsm"
 )
 
 // PortOf returns the peer port of a node on real sockets.
@@ -48,3 +49,33 @@ func (h hangingLogs) IsMonotonic() bool {
 	m, ok := h.LogStore.(raft.MonotonicLogStore)
 	return ok && m.IsMonotonic()
 }
+
+// StoredEvents returns the ids of a conversation's events in the order of this node's own store, and
+// whether they are the chain of its state.
+func StoredEvents(n *Node, userID, conversationID string) (ids []string, whole bool) {
+	_ = n.raftFSM.Together(func(v *fsm.View) error {
+		chain, s := v.EventChain(userID, conversationID), n.events.present()
+		if chain == nil || s == nil {
+			whole = chain == nil
+			return nil
+		}
+		at := fsm.EventChain{Key: chain.Key, Hash: chain.Key.Begin()}
+		err := s.Events(chain.Key, 0, false, func(position uint64, stored []byte) bool {
+			if position != at.Number {
+				return false
+			}
+			at.Number++
+			at.Hash = at.Hash.Next(stored)
+			ids = append(ids, string(fsm.EventID(stored)))
+			return true
+		})
+		head, headErr := s.Head(chain.Key)
+		whole = err == nil && headErr == nil && head != nil && at.Number == chain.Number && at.Hash == chain.Hash &&
+			head.EventChain == *chain
+		return nil
+	})
+	return ids, whole
+}
+
+// EventsOpen reports whether a node has opened its store of events.
+func EventsOpen(n *Node) bool { return n.events.present() != nil }

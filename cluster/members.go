@@ -36,6 +36,8 @@ type Member struct {
 	// ClockError, which is half of the call's duration.
 	ClockAhead *int64 `json:"clock_ahead_ms,omitempty"`
 	ClockError *int64 `json:"clock_error_ms,omitempty"`
+	// EventsMissing is how many bytes of events it lacks, negative for not known yet. It fetches them.
+	EventsMissing int64 `json:"events_missing,omitempty"`
 	// Report is missing from members with an older program.
 	Report *Report `json:"report,omitempty"`
 }
@@ -85,13 +87,14 @@ func (n *Node) Members(ctx context.Context) []Member {
 // ownHello is this node's own hello response.
 func (n *Node) ownHello(s Status) helloResponse {
 	return helloResponse{
-		State:    s.State,
-		Protocol: s.KnownVersion,
-		Applied:  s.AppliedIndex,
-		Commit:   s.CommitIndex,
-		Heard:    n.heard(),
-		Life:     n.records.PassedStart(),
-		Unfit:    n.MustNotLead() != nil,
+		State:         s.State,
+		Protocol:      s.KnownVersion,
+		Applied:       s.AppliedIndex,
+		Commit:        s.CommitIndex,
+		Heard:         n.heard(),
+		Life:          n.records.PassedStart(),
+		Unfit:         n.MustNotLead() != nil,
+		EventsMissing: n.eventsMissing(),
 	}
 }
 
@@ -139,6 +142,6 @@ func complete(members []Member, answers []helloResponse, status Status) {
 		}
 		a := answers[i]
 		m.State, m.KnownVersion, m.AppliedIndex = a.State, a.Protocol, a.Applied
-		m.Lag, m.Report = new(newest-a.Applied), a.Report
+		m.Lag, m.Report, m.EventsMissing = new(newest-a.Applied), a.Report, a.EventsMissing
 	}
 }

@@ -206,14 +206,15 @@ func (n *Node) resend(id raft.ServerID, target raft.ServerAddress, term uint64) 
 // successorTimeout bounds the search for a leader's successor.
 const successorTimeout = 250 * time.Millisecond
 
-// successors returns the voters that answer and may lead, the most advanced first.
+// successors returns the voters that answer and may lead: those that have all events first, of them the
+// most advanced.
 func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
 	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var peers []raft.Server
-	applied := map[raft.ServerID]uint64{}
+	applied, lacks := map[raft.ServerID]uint64{}, map[raft.ServerID]int{}
 	for _, s := range r.GetConfiguration().Configuration().Servers {
 		if s.ID == n.id || s.Suffrage != raft.Voter {
 			continue
@@ -223,12 +224,17 @@ func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
 				mu.Lock()
 				defer mu.Unlock()
 				peers, applied[s.ID] = append(peers, s), hello.Applied
+				if hello.EventsMissing != 0 {
+					lacks[s.ID] = 1
+				}
 			}
 		})
 	}
 	wg.Wait()
 	slices.SortFunc(peers, func(a, b raft.Server) int {
-		return cmp.Or(cmp.Compare(applied[b.ID], applied[a.ID]), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(
+			cmp.Compare(lacks[a.ID], lacks[b.ID]), cmp.Compare(applied[b.ID], applied[a.ID]), cmp.Compare(a.ID, b.ID),
+		)
 	})
 	return peers
 }

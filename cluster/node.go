@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/eventstore"
 	"bivouac.dev/bivouac/cluster/formation"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/cluster/raftfix"
@@ -95,6 +97,7 @@ type Node struct {
 	contacts    contactBook
 	senders     *senders.Judge
 	eligibility eligibility
+	events      events
 	records     *records.Book
 	caughtUp    atomic.Bool
 	// challenging is set while the members decide about this node's start.
@@ -127,6 +130,11 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 	port, err := peernet.Open(portOptions(cfg), creds)
 	if err != nil {
 		return nil, errors.Join(err, storage.Close())
+	}
+	if cfg.OpenEvents == nil {
+		cfg.OpenEvents = func() (*eventstore.Store, error) {
+			return eventstore.Open(filepath.Join(cfg.DataDir, EventsDir), eventstore.Options{Logger: cfg.Logger})
+		}
 	}
 	n, err := NewWith(cfg, store, storage, port)
 	if err != nil {
@@ -162,6 +170,9 @@ func NewWith(
 	n.metrics = raftmetrics.New([]string{StateLeader, StateFollower, StateCandidate, StateStopped}, n.reading)
 	n.storage.Logs = n.metrics.TimeLogs(storage.Logs)
 	n.raftFSM.Took, n.raftFSM.OnApply = n.metrics.Apply, n.operated
+	if n.events.init(cfg.OpenEvents, string(id)); cfg.OpenEvents != nil {
+		n.raftFSM.Events = &n.events
+	}
 	n.onWrongMember = n.countWrongMembers()
 	n.leaders.init()
 	n.identity.init(uuid.NewString())
@@ -246,6 +257,10 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.storage.Watch(n.stopping) })
 	tasks.Go(func() { n.boundLog(n.stopping, r) })
 	tasks.Go(func() { n.announceCommits(n.stopping, r) })
+	if n.events.open != nil {
+		tasks.Go(func() { n.watchEvents(n.stopping) })
+		tasks.Go(func() { n.fillEvents(n.stopping) })
+	}
 	tasks.Go(func() { n.metrics.WatchDisk(n.stopping, &n.storage) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)
@@ -275,9 +290,9 @@ func (n *Node) Run(ctx context.Context) error {
 		n.inbox.Shut()
 		err := errors.Join(n.network.Close(), down.Error())
 		n.stopTransport()
-		return errors.Join(err, n.storage.MarkEnd(), n.storage.Close())
+		return errors.Join(err, n.events.close(), n.storage.MarkEnd(), n.storage.Close())
 	}
-	if n.storage.Watchdog().Trouble() != nil {
+	if n.storage.Watchdog().Trouble() != nil || n.events.failed() {
 		return errors.Join(err, n.abandon(r, end))
 	}
 	return errors.Join(err, end())
@@ -368,7 +383,7 @@ func (n *Node) drain() {
 }
 
 func (n *Node) close() error {
-	return errors.Join(n.network.Close(), n.storage.Close())
+	return errors.Join(n.network.Close(), n.events.close(), n.storage.Close())
 }
 
 // PeerAddr is the address at which peers reach this node.

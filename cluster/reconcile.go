@@ -177,7 +177,8 @@ func (n *Node) memberStates(
 		age := now.Sub(c.since)
 		states = append(states, membership.State{
 			ID: s.ID, Voter: voter, Alive: c.alive,
-			Ready:  c.alive && membership.Promotable(c.hello.Applied, r.CommitIndex()),
+			Ready: c.alive && membership.Promotable(c.hello.Applied, r.CommitIndex()) &&
+				c.hello.EventsMissing == 0, // a majority is one that has the events, too
 			Stable: c.alive && age >= stableAfter,
 			Dead:   !c.alive && !c.since.IsZero() && n.cfg.DeadAfter > 0 && age >= n.cfg.DeadAfter,
 		})

@@ -42,6 +42,8 @@ type Status struct {
 	// LastContact is when the leader was last heard: now on the leader, zero for never.
 	LastContact time.Time `json:"last_contact"`
 	Servers     []Server  `json:"servers"`
+	// EventsMissing is how many bytes of events this node lacks, negative for not known yet.
+	EventsMissing int64 `json:"events_missing,omitempty"`
 	// ProtocolVersion is the cluster's, KnownVersion this program's newest.
 	ProtocolVersion int `json:"protocol_version"`
 	KnownVersion    int `json:"known_version"`
@@ -87,6 +89,7 @@ func (n *Node) Status() Status {
 		s.State = stateName(r.State())
 	}
 	s.CommitIndex = r.CommitIndex()
+	s.EventsMissing = n.eventsMissing()
 	if l, _ := n.leaders.get(); l.id != "" {
 		s.Leader, s.LeaderID, s.LeaderAddress = peernet.NodeName(l.id), string(l.id), l.address
 	}

@@ -61,6 +61,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 		}
 	}
 	t.txn.Commit()
+	s.events = t.events
 	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: t.keys}, t.epoch)
 	return outcomes
 }
@@ -83,6 +84,8 @@ type transaction struct {
 	epoch *epoch
 	// keys becomes View.keys.
 	keys uint64
+	// events are what the commands did to chains of events.
+	events []EventChange
 	// sums, if not nil, gathers what the rows add to the usages until storeSums.
 	sums map[string]Usage
 }

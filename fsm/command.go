@@ -105,6 +105,8 @@ const (
 
 	OwnKeyCreate CommandType = "own_key.create"
 	OwnKeyRevoke CommandType = "own_key.revoke"
+	EventsAppend CommandType = "events.append"
+	EventsKey    CommandType = "events.key"
 )
 
 // Command is one entry of the Raft log. The proposer reads the clock, generates the ids and names

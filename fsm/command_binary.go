@@ -29,12 +29,12 @@ const (
 )
 
 // EncodeBinary is Encode for readers of VersionBinary: the mark, the type, the header's other
-// texts, the time in microseconds since 1970 (8 bytes, big endian) and the body as Encode writes it.
-// It is never longer than Encode's result.
+// texts, the time in microseconds since 1970 (8 bytes, big endian) and the body as Encode writes it,
+// or as a binaryBody does. It is never longer than Encode's result.
 func (c Command) EncodeBinary() ([]byte, error) {
-	body, err := json.Marshal(c.Body)
+	body, err := c.encodeBody()
 	if err != nil {
-		return nil, fmt.Errorf("encoding command %s: %w", c.Type, err)
+		return nil, err
 	}
 	header := [texts]string{
 		textID: c.ID, textUserID: c.UserID, textFingerprint: c.Fingerprint, textLookup: c.Credential.Lookup,
@@ -61,6 +61,29 @@ func (c Command) EncodeBinary() ([]byte, error) {
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(c.Time.UnixMicro())) //nolint:gosec // two's complement
 	return append(b, body...), nil
+}
+
+// encodeBody writes the body of a command with a binary header.
+func (c Command) encodeBody() ([]byte, error) {
+	if b, ok := c.Body.(binaryBody); ok {
+		return b.appendBinary(nil)
+	}
+	body, err := json.Marshal(c.Body)
+	if err != nil {
+		return nil, fmt.Errorf("encoding command %s: %w", c.Type, err)
+	}
+	return body, nil
+}
+
+// decodeBody reads what encodeBody wrote.
+func decodeBody(raw []byte, body Body) error {
+	if b, ok := body.(binaryBody); ok {
+		return b.readBinary(raw)
+	}
+	if raw[0] != '{' {
+		return errors.New("its body is no object")
+	}
+	return reader.Unmarshal(raw, body)
 }
 
 // minTime and maxTime bound the times that JSON can say, in seconds since 1970; yearOne is that of the
@@ -136,10 +159,10 @@ func decodeBinary(b []byte) (Command, error) {
 	switch b = b[8:]; {
 	case !inRange:
 		return Command{}, fmt.Errorf("decoding command %s: its time is outside of the years 0 to 9999", t)
-	case len(b) == 0 || b[0] != '{':
-		return Command{}, fmt.Errorf("decoding command %s: its body is no object", t)
+	case len(b) == 0:
+		return Command{}, fmt.Errorf("decoding command %s: it has no body", t)
 	}
-	if err := reader.Unmarshal(b, body); err != nil {
+	if err := decodeBody(b, body); err != nil {
 		return Command{}, fmt.Errorf("decoding command %s: %w", t, err)
 	}
 	return Command{

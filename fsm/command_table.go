@@ -137,6 +137,9 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	SandboxCopied: row(VersionClients, (*transaction).applySandboxCopied),
 	SandboxMove:   row(VersionClients, (*transaction).applySandboxMove),
 	SandboxMoved:  row(VersionClients, (*transaction).applySandboxMoved),
+
+	EventsAppend: byUser(row(VersionEvents, (*transaction).applyEventsAppend)),
+	EventsKey:    byUser(row(VersionEvents, (*transaction).applyEventsKey)),
 }
 
 // newBody returns a pointer to a zero body of the type. All bodies are used

@@ -33,6 +33,8 @@ type Conversation struct {
 	AgentProfile *LaunchedProfile `json:"agent_profile,omitempty"`
 	// Models is what the conversation used models for. It is zero below VersionModels.
 	Models ModelUsage `json:"models,omitzero"`
+	// Events are those that its agent server sent, nil for none.
+	Events *EventChain `json:"events,omitempty"`
 }
 
 // check adds the rules of a conversation.

@@ -176,6 +176,7 @@ func (t *transaction) endChildStarts(user string, gone map[string]bool) (sandbox
 // dropConversation removes one conversation and its finished start tasks.
 func (t *transaction) dropConversation(c *Conversation) {
 	drop(t, tableConversations, c)
+	t.dropEvents(c)
 	for _, task := range collect(withPrefix[StartTask](t.txn, tableStartTasks, indexConversation,
 		prefixOf(c.UserID, c.ID))) {
 		if task.Done() {

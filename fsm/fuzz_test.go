@@ -49,6 +49,9 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 			KeyHash: sha("second"),
 		},
 	}
+	ofUsers = append(ofUsers, &EventsAppendBody{
+		ConversationID: "c1", SandboxID: "sb-c1", Events: [][]byte{storedEvent("e1", "one"), storedEvent("e2", "two")},
+	}, &EventsKeyBody{Key: SecretRef{Path: EventKeyPath("ada"), Version: 1}})
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},
 		&StartTaskAdvanceBody{ID: "t2", Status: StartTaskWorking}, &StartTaskFailBody{ID: "t2", Detail: "x"},

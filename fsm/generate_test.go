@@ -421,6 +421,10 @@ func genNewerBody(t *rapid.T, c CommandType, user string, now time.Time) (string
 		return "", genExpire(t, now)
 	case ConversationUpdate:
 		return user, genConversationUpdate(t)
+	case EventsAppend:
+		return user, genEventsAppend(t)
+	case EventsKey:
+		return user, &EventsKeyBody{Key: genRef("events").Draw(t, "event key")}
 	case ConversationSwitchLLM:
 		return user, &ConversationSwitchLLMBody{
 			ID:      genConv().Draw(t, "conversation"),

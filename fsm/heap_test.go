@@ -115,6 +115,11 @@ func heapShapes() map[string]func(i int) []any {
 				&replacedSecret{UserID: "ada", Path: fmt.Sprint("users/ada/settings/llm_api_key", i), Version: i, Since: at},
 			}
 		},
+		"conversation with events": func(i int) []any {
+			c := conversation(i, 30)
+			c.Events = &EventChain{Key: ChainKey([]byte(id("k", i))[:16]), Number: 9}
+			return []any{c}
+		},
 		"setup": func(i int) []any {
 			return []any{&Setup{
 				UserID: "ada", Repository: "https://github.com/octo/app.git", Hash: sha(fmt.Sprint(i)), Answer: SetupAccepted,

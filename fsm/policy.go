@@ -61,6 +61,7 @@ const (
 	LimitCPU     = "cpu"
 	LimitMemory  = "memory"
 	LimitState   = "state_bytes"
+	LimitEvents  = "event_bytes"
 )
 
 // OnLimit says what a start does that exceeds a user's limit of running sandboxes.

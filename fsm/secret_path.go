@@ -14,6 +14,9 @@ const (
 	MemberSecretKey = "secret_key"
 )
 
+// MemberEventKey is the member of EventKeyPath's entry: 32 bytes in base64.
+const MemberEventKey = "key"
+
 // SandboxKeyPath is the path of a sandbox's keys in the secret store.
 func SandboxKeyPath(sandbox string) string { return SandboxSecrets(sandbox) + "session" }
 
@@ -48,5 +51,8 @@ func CustomSecretPath(user, name string) string {
 
 // StartTaskPath is the path of the secrets of a start task.
 func StartTaskPath(user, task string) string { return userSecrets(user) + "start_tasks/" + task }
+
+// EventKeyPath is the path of the key that seals a user's events.
+func EventKeyPath(user string) string { return userSecrets(user) + "events" }
 
 func userSecrets(user string) string { return "users/" + user + "/" }

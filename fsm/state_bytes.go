@@ -68,6 +68,7 @@ const (
 	profileHeap      = 900
 	sessionHeap      = 1500
 	signInCodeHeap   = 1500
+	chainHeap        = 96
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
@@ -90,7 +91,11 @@ func heapOfRow(row any) (user string, bytes int) {
 	case *Provider:
 		return row.UserID, providerHeap + len(valueOr(row.Host, "")) + len(valueOr(row.ExternalUserID, ""))
 	case *Conversation:
-		return row.UserID, conversationHeap + textBytes(reflect.ValueOf(row))
+		bytes := conversationHeap + textBytes(reflect.ValueOf(row))
+		if row.Events != nil {
+			bytes += chainHeap
+		}
+		return row.UserID, bytes
 	case *Sandbox:
 		return row.UserID, sandboxHeap + row.textBytes()
 	case *StartTask:

@@ -19,6 +19,8 @@ type Store struct {
 	db       *memdb.MemDB
 	commands *commandWindow
 	usage    map[string]*usage
+	// events are what the last batch did to chains of events.
+	events []EventChange
 
 	// current is the newest View; writers replace it under mu.
 	current atomic.Pointer[View]
@@ -79,6 +81,13 @@ func NewStore() *Store {
 
 // View returns the newest read-only view. It costs one atomic load.
 func (s *Store) View() *View { return s.current.Load() }
+
+// EventChanges returns what the last ApplyBatch did to chains of events, in the order of the log.
+func (s *Store) EventChanges() []EventChange {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.events
+}
 
 // Index returns the Raft log index of the last entry applied.
 func (s *Store) Index() uint64 { return s.View().index }

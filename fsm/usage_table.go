@@ -18,6 +18,8 @@ type Usage struct {
 	Memory  int
 	// StateBytes sums what the rows of the state count for, in bytes.
 	StateBytes int
+	// EventBytes sums the bytes of the events, which are not in the state.
+	EventBytes int
 	// doneBytes is the part of StateBytes in finished start tasks.
 	doneBytes int
 	// starts counts the recent starts that are kept.
@@ -28,13 +30,15 @@ type Usage struct {
 func (u Usage) plus(o Usage) Usage {
 	return Usage{
 		u.Running + o.Running, u.Total + o.Total, u.CPU + o.CPU, u.Memory + o.Memory,
-		u.StateBytes + o.StateBytes, u.doneBytes + o.doneBytes, u.starts + o.starts,
+		u.StateBytes + o.StateBytes, u.EventBytes + o.EventBytes, u.doneBytes + o.doneBytes, u.starts + o.starts,
 	}
 }
 
 // minus is the inverse of plus.
 func (u Usage) minus(o Usage) Usage {
-	return u.plus(Usage{-o.Running, -o.Total, -o.CPU, -o.Memory, -o.StateBytes, -o.doneBytes, -o.starts})
+	return u.plus(Usage{
+		-o.Running, -o.Total, -o.CPU, -o.Memory, -o.StateBytes, -o.EventBytes, -o.doneBytes, -o.starts,
+	})
 }
 
 // usageRow is a row of tableUsage. The installation's row has the user "".
@@ -75,6 +79,11 @@ func resourceUseOf[T any](m *meta, row *T) (use resourceUse) {
 			u.doneBytes = bytes
 		}
 		use = use.plus(resourceUse{row.UserID, u, u})
+	case *Conversation:
+		if row.Events != nil {
+			u := Usage{EventBytes: int(row.Events.Bytes)} //nolint:gosec // bounded by the limit
+			use = use.plus(resourceUse{row.UserID, u, u})
+		}
 	case *recentStart:
 		if row.UserID == "" {
 			return resourceUse{theirs: Usage{starts: 1}}
@@ -149,7 +158,8 @@ func (t *transaction) addUsage(user string, by Usage) {
 		return
 	}
 	row := usageRow{user, usageOf(t.txn, user).plus(by)}
-	if u := row.Usage; min(u.Running, u.Total, u.CPU, u.Memory, u.StateBytes, u.doneBytes, u.starts) < 0 {
+	if u := row.Usage; min(u.Running, u.Total, u.CPU, u.Memory, u.StateBytes, u.EventBytes, u.doneBytes,
+		u.starts) < 0 {
 		panic(fmt.Sprintf("fsm: impossible state: the usage of user %q is %+v", user, u))
 	}
 	if row.Usage == (Usage{}) {

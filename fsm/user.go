@@ -17,4 +17,9 @@ type User struct {
 	DisabledAt *time.Time `json:"disabled_at,omitempty"`
 	// Models is what the user used models for, nil for nothing and below VersionModels.
 	Models *UserModels `json:"models,omitempty"`
+	// EventKey seals the bodies of the user's events. It is zero before the first one.
+	EventKey SecretRef `json:"event_key,omitzero"`
 }
+
+// secretRefs implements referrer.
+func (u *User) secretRefs() refSet { return refSet{u.EventKey} }

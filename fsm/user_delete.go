@@ -37,7 +37,10 @@ func (t *transaction) applyUserDelete(b *UserDeleteBody) (Result, *Error) {
 		}
 		drop(t, tableStartTasks, task)
 	}
-	dropAll[Conversation](t, tableConversations, indexID, mine)
+	for _, c := range collect(withPrefix[Conversation](t.txn, tableConversations, indexID, mine)) {
+		drop(t, tableConversations, c)
+		t.dropEvents(c)
+	}
 	dropAll[Provider](t, tableProviders, indexID, mine)
 	dropAll[Profile](t, tableProfiles, indexID, mine)
 	dropAll[CustomSecret](t, tableCustomSecrets, indexID, mine)
@@ -79,7 +82,8 @@ func dropAll[T any](t *transaction, table, index string, prefix []byte) {
 	}
 }
 
-// SecretsOf returns the references of a user's settings, providers, profiles, custom secrets and start tasks.
+// SecretsOf returns the references of a user's settings, providers, profiles, custom secrets and start tasks,
+// and of the key of the user's events.
 func (v *View) SecretsOf(userID string) []SecretRef {
 	var refs []SecretRef
 	add := func(row referrer) {
@@ -105,6 +109,9 @@ func (v *View) SecretsOf(userID string) []SecretRef {
 	}
 	for _, task := range v.startTasks(userID) {
 		add(task)
+	}
+	if u := v.User(userID); u != nil {
+		add(u)
 	}
 	return refs
 }

@@ -26,6 +26,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		path += "?path=/workspace/project"
 	case "conversation.pending_message":
 		path = strings.ReplaceAll(r.path, ":conversation_id", "task-"+startingTask)
+	case "event.list":
+		path += "?id=a"
 	case "start_task.get":
 		path += "?ids=" + strings.Repeat("a", 32)
 	}
@@ -64,6 +66,8 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"version":2}`
 	case "member.replace":
 		body = `{"old":"n2","new":"n3"}`
+	case "webhook.events":
+		body = `[]`
 	default:
 		body = `{}`
 	}

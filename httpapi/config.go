@@ -86,6 +86,9 @@ type Config struct {
 	// Logs reads the logs of sandboxes; nil if this installation can't.
 	Logs Logs
 
+	// Events keeps events of conversations.
+	Events Events
+
 	// Operator configures the routes of operators.
 	Operator operators.Config
 

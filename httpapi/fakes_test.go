@@ -51,6 +51,8 @@ type fakeCluster struct {
 	// set.
 	log      [][]byte
 	outcomes []error
+	// events are the stored events of each chain.
+	events map[fsm.ChainKey][][]byte
 }
 
 func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error) {
@@ -79,7 +81,12 @@ func (c *fakeCluster) Propose(ctx context.Context, cmd fsm.Command) (fsm.Result,
 	c.index++
 	c.proposed++
 	c.viewErr = firstErr(c.viewErrLater, c.viewErr)
-	res, err := c.store.Apply(c.index, decoded)
+	o := c.store.ApplyBatch([]fsm.Entry{{Index: c.index, Command: decoded}})[0]
+	res, err := o.Result, error(nil)
+	if o.Err != nil {
+		err = o.Err
+	}
+	c.keepEvents(c.store.EventChanges())
 	if c.behind != nil {
 		c.outcomes = append(c.outcomes, err)
 	}

@@ -79,6 +79,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 	snapshots := &cfg.Operator.Snapshots
 	snapshots.States, snapshots.Dir, snapshots.Version = h.cluster, t.TempDir(), "v1"
 	snapshots.Restorer = fakeRestorer{}
+	cfg.Events = h.cluster
 	cfg.Operator.Observer = h.cluster
 	cfg.Operator.Membership, cfg.Operator.Report = h.cluster, h.cluster.Report
 	cfg.Registerer, cfg.Gatherer = registry, registry

@@ -29,6 +29,19 @@ type Logs interface {
 	Logs(ctx context.Context, clusterID, sandboxID string, part LogPart) (io.ReadCloser, error)
 }
 
+// Events keeps and reads events of conversations. *cluster.Node implements it. A chain is one of a view of
+// this node.
+type Events interface {
+	// AppendEvents keeps those events of a command that are new; nil means that all are on a majority.
+	AppendEvents(ctx context.Context, cmd fsm.Command) (cluster.AppendedEvents, error)
+	// ReadEvents calls fn with events from a position on, until it returns false.
+	ReadEvents(
+		ctx context.Context, chain fsm.EventChain, from uint64, backwards bool, fn func(at uint64, stored []byte) bool,
+	) error
+	// FindEvents returns events by their ids, without those that are not there.
+	FindEvents(ctx context.Context, chain fsm.EventChain, ids []string) (map[string][]byte, error)
+}
+
 // LogPart says which part of a task's output is read.
 type LogPart struct {
 	// Stream is "stdout" or "stderr".

@@ -90,6 +90,7 @@ func unseen() map[string]any {
 		"sandbox.secret": response.PlainText(""), "hold.release": wire.Success{}, "orphan.restore": wire.RestoredSandbox{},
 		"orphan.delete": wire.Success{}, "ready": "", "client.list": wire.Page[wire.Client]{},
 		"client.drain": wire.Success{}, "client.lost": wire.Success{}, "client.enable": wire.Success{},
+		"event.search":     wire.Page[map[string]any]{},
 		"snapshot.restore": wire.RestoreReport{}, "openapi": map[string]any{}, "session.page": "",
 		"session.create": wire.SignedIn{}, "session.look": wire.CodeOwner{},
 	}
@@ -109,7 +110,7 @@ func world(t *testing.T, r *route) (h *harness, req *http.Request, params httpro
 		path, body = path+"/pool", `{"size":1}`
 	case noun == "user" && r.access == operator:
 		path = strings.ReplaceAll(r.path, ":id", "alice")
-	case noun == "webhook":
+	case r.name == "webhook.conversation":
 		body = `{"id":"` + conversation + `"}`
 	}
 	req = httptest.NewRequest(method, path, strings.NewReader(body))

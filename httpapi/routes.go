@@ -17,6 +17,7 @@ const (
 	pathStartTasks    = pathConversations + "/start-tasks"
 	pathTaskSetup     = "/api/v1/start-tasks/:task_id/setup"
 	pathWebhooks      = "/api/v1/webhooks"
+	pathEvents        = "/api/v1/conversation/:conversation_id/events"
 	pathOperator      = "/api/v1/operator"
 	pathSecrets       = "/api/v1/secrets"
 	pathKeys          = "/api/keys"
@@ -26,7 +27,7 @@ const (
 func routes() []route {
 	return slices.Concat(seedRoutes(), sandboxRoutes(), callerRoutes(), accountRoutes(), installationRoutes(),
 		conversationRoutes(), settingsV1Routes(), profileRoutes(), organizationRoutes(), secretRoutes(), modelRoutes(),
-		agentServerRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), sessionRoutes(), openRoutes())
+		agentServerRoutes(), eventRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), sessionRoutes(), openRoutes())
 }
 
 // seedRoutes are the seed document's endpoints of settings and conversations, and those around them.
@@ -205,6 +206,18 @@ func agentServerRoutes() []route {
 			access: sandboxKey, handle: (*Server).handleSandboxSecret},
 		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey,
 			handle: (*Server).handleWebhookConversation},
+		{name: "webhook.events", method: post, path: pathWebhooks + "/events/:conversation_id", access: sandboxKey,
+			handle: (*Server).handleWebhookEvents},
+	}
+}
+
+// eventRoutes are what users read of the events of their conversations.
+func eventRoutes() []route {
+	const get = http.MethodGet
+	return []route{
+		{name: "event.search", method: get, path: pathEvents + "/search", access: user, handle: (*Server).handleEventSearch},
+		{name: "event.count", method: get, path: pathEvents + "/count", access: user, handle: (*Server).handleEventCount},
+		{name: "event.list", method: get, path: pathEvents, access: user, handle: (*Server).handleEventBatch},
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cluster/eventstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -118,6 +120,8 @@ func (c *Cluster) Start(i int) {
 	}
 	cfg := cluster.DefaultConfig()
 	cfg.NodeName, cfg.BootstrapExpect, cfg.Logger = m.name, expect, logger(c.t).With("node", m.name)
+	disk, events := m.disk, cfg.Logger
+	cfg.OpenEvents = func() (*eventstore.Store, error) { return disk.openEvents(events) }
 	for _, other := range c.nodes {
 		cfg.RetryJoin = append(cfg.RetryJoin, other.address)
 	}
@@ -183,8 +187,28 @@ func (c *Cluster) SnapshotOf(i int) (*raft.InstallSnapshotRequest, io.Reader) {
 // Stop stops a node in order: it transfers leadership.
 func (c *Cluster) Stop(i int) { c.end(i, nil) }
 
-// Kill stops a node without a leadership transfer.
-func (c *Cluster) Kill(i int) { c.end(i, cluster.ErrAbrupt) }
+// Kill stops a node without a leadership transfer. Of its events only what was flushed before is left.
+func (c *Cluster) Kill(i int) {
+	c.t.Helper()
+	left := c.nodes[i].disk.events.CrashClone(vfs.CrashCloneCfg{})
+	c.end(i, cluster.ErrAbrupt)
+	c.nodes[i].disk.events = left
+}
+
+// Events returns the file system with a node's store of events.
+func (c *Cluster) Events(i int) *vfs.MemFS { return c.nodes[i].disk.events }
+
+// SetEvents replaces the file system with a stopped node's store of events, nil by an empty one.
+func (c *Cluster) SetEvents(i int, fs *vfs.MemFS) {
+	c.t.Helper()
+	if c.nodes[i].node != nil {
+		c.t.Fatalf("%s runs", c.nodes[i].name)
+	}
+	if fs == nil {
+		fs = vfs.NewCrashableMem()
+	}
+	c.nodes[i].disk.events = fs
+}
 
 // Wipe gives a stopped node an empty disk.
 func (c *Cluster) Wipe(i int) {

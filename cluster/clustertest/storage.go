@@ -9,8 +9,10 @@ import (
 	"os"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/eventstore"
 	"bivouac.dev/bivouac/cluster/raftstore"
 )
 
@@ -18,10 +20,20 @@ import (
 type disk struct {
 	logs      *logs
 	snapshots *snapshots
+	events    *vfs.MemFS
 }
 
 func newDisk() *disk {
-	return &disk{logs: &logs{raftstore.NewInmem()}, snapshots: &snapshots{sums: map[string]string{}}}
+	return &disk{
+		logs: &logs{raftstore.NewInmem()}, snapshots: &snapshots{sums: map[string]string{}}, events: vfs.NewCrashableMem(),
+	}
+}
+
+// openEvents opens the store of events.
+func (d *disk) openEvents(logger *slog.Logger) (*eventstore.Store, error) {
+	return eventstore.Open("events", eventstore.Options{
+		FS: d.events, Logger: logger, CacheBytes: 1 << 20, MemTableBytes: 256 << 10,
+	})
 }
 
 // storage opens the disk with production's checks and verifies it.

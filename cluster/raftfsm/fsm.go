@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -28,6 +29,13 @@ type FSM struct {
 	Took prometheus.Observer
 	// OnApply is called for each command, with its refusal, nil for none; it may be nil.
 	OnApply func(fsm.Entry, *fsm.Error)
+	// Events keeps the events of conversations; nil for a program that keeps the state alone. Set it before
+	// Raft starts.
+	Events Events
+	// moving is held while the state and the store of events move together.
+	moving sync.Mutex
+	// restores counts Restore.
+	restores atomic.Uint64
 	// failed is closed when an entry can't be decoded or applied. From then on nothing is applied and
 	// no snapshot is taken. Raft would count the entry as applied, and a snapshot would make the gap
 	// permanent.
@@ -44,6 +52,14 @@ var (
 	_ raft.BatchingFSM        = (*FSM)(nil)
 	_ raft.ConfigurationStore = (*FSM)(nil)
 )
+
+// Events is the store of events as the log needs it (cluster/eventstore).
+type Events interface {
+	// Write stores what the log up to an index did to events. It does not wait for the disk.
+	Write(index uint64, changes []fsm.EventChange) error
+	// Flush returns when all that was written before is on the disk.
+	Flush() error
+}
 
 // Applied is the result of one command of an entry. A raft.ApplyFuture carries it back to Propose.
 type Applied struct {
@@ -191,7 +207,34 @@ func (m *FSM) apply(entries []fsm.Entry) (outcomes []fsm.Outcome, err error) {
 				entries[0].Index, entries[len(entries)-1].Index, p, debug.Stack()))
 		}
 	}()
-	return m.store.ApplyBatch(entries), nil
+	m.moving.Lock()
+	defer m.moving.Unlock()
+	outcomes = m.store.ApplyBatch(entries)
+	if err := m.writeEvents(entries[len(entries)-1].Index); err != nil {
+		return nil, err
+	}
+	return outcomes, nil
+}
+
+// writeEvents stores what the last commands did to events. An error is none of their results: it stops the node,
+// as one of its log does.
+func (m *FSM) writeEvents(index uint64) error {
+	changes := m.store.EventChanges()
+	if m.Events == nil || len(changes) == 0 {
+		return nil
+	}
+	if err := m.Events.Write(index, changes); err != nil {
+		return m.fail(err)
+	}
+	return nil
+}
+
+// Together runs fn with a view while the store of events has what the view has, or more if the log is
+// being applied again. The log waits for fn.
+func (m *FSM) Together(fn func(*fsm.View) error) error {
+	m.moving.Lock()
+	defer m.moving.Unlock()
+	return fn(m.store.View())
 }
 
 // StoreConfiguration implements raft.ConfigurationStore.
@@ -206,11 +249,14 @@ func (m *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Failure(); err != nil {
 		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
 	}
-	return &fsmSnapshot{m.store.Snapshot()}, nil
+	return &fsmSnapshot{m, m.store.Snapshot()}, nil
 }
 
 // Restore implements raft.FSM. Like an entry, a snapshot that can't be read stops the node.
 func (m *FSM) Restore(r io.ReadCloser) error {
+	m.moving.Lock()
+	defer m.moving.Unlock()
+	m.restores.Add(1)
 	err := m.store.Restore(r)
 	if err = errors.Join(err, r.Close()); err != nil {
 		return m.fail(fmt.Errorf("restoring snapshot: %w", err))
@@ -218,12 +264,24 @@ func (m *FSM) Restore(r io.ReadCloser) error {
 	return nil
 }
 
-type fsmSnapshot struct{ snapshot *fsm.Snapshot }
+// Restores counts the snapshots that replaced the whole state.
+func (m *FSM) Restores() uint64 { return m.restores.Load() }
 
-// Persist implements raft.FSMSnapshot; it runs beside Apply.
+type fsmSnapshot struct {
+	fsm      *FSM
+	snapshot *fsm.Snapshot
+}
+
+// Persist implements raft.FSMSnapshot; it runs beside Apply. Raft then drops the log before the snapshot,
+// so the snapshot is not finished before the events of that log are on the disk.
 func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := s.snapshot.Persist(sink); err != nil {
 		return errors.Join(fmt.Errorf("writing snapshot: %w", err), sink.Cancel())
+	}
+	if s.fsm.Events != nil {
+		if err := s.fsm.Events.Flush(); err != nil {
+			return errors.Join(s.fsm.fail(err), sink.Cancel())
+		}
 	}
 	return sink.Close()
 }

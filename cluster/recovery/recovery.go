@@ -85,8 +85,9 @@ func (r *Recovery) Recover(until uint64, detail string) (Recovered, error) {
 	if until > r.disk.LastIndex {
 		return Recovered{}, fmt.Errorf("the disk ends with entry %d, before %d", r.disk.LastIndex, until)
 	}
-	state, err := replay(&r.storage, until)
-	if err != nil {
+	events := &bodies{cfg: r.cfg}
+	state, err := replay(&r.storage, until, events)
+	if err = errors.Join(err, events.close()); err != nil {
 		return Recovered{}, err
 	}
 	if state.problem != nil {

@@ -104,9 +104,10 @@ type replayed struct {
 	problem  error
 }
 
-// replay builds the state up to an index, 0 for all. An entry that can't be applied ends it without
+// replay builds the state up to an index, 0 for all, and writes the events of the log, if it is told
+// where. An entry that can't be applied ends it without
 // an error.
-func replay(s *raftstore.Store, until uint64) (*replayed, error) {
+func replay(s *raftstore.Store, until uint64, events raftfsm.Events) (*replayed, error) {
 	last, err := s.Logs.LastIndex()
 	if err != nil {
 		return nil, fmt.Errorf("reading the log: %w", err)
@@ -114,6 +115,7 @@ func replay(s *raftstore.Store, until uint64) (*replayed, error) {
 	until = cmp.Or(until, ^uint64(0))
 	r := &replayed{store: fsm.NewStore()}
 	m := raftfsm.New(r.store)
+	m.Events = events
 	if err := r.fromSnapshot(s, m, until); err != nil {
 		return nil, err
 	}
@@ -203,7 +205,7 @@ func describe(s *raftstore.Store, dir string) (Survivor, error) {
 	if d.LastIndex, d.LastTerm, d.Committed, err = reachOf(s); err != nil {
 		return d, err
 	}
-	r, err := replay(s, 0)
+	r, err := replay(s, 0, nil)
 	if err != nil {
 		return d, err
 	}

@@ -160,6 +160,7 @@ func newApp(p parts) (_ *app, err error) {
 	p.api.Expired = a.dates.expiredNames
 	self.dates, self.differs = a.dates, p.api.Operator.Differs
 	p.api.Operator.Report, p.api.Operator.Observer = node.Report, node
+	p.api.Events = node
 	p.api.Logger, p.api.Registerer, p.api.Gatherer = log, p.registry, p.registry
 	if a.api, err = httpapi.New(p.api, node, kept, agentServers{agents}); err != nil {
 		return nil, err

@@ -127,7 +127,9 @@ func (q Query) UUID(name string) string {
 func (q Query) Enum(name, otherwise string, allowed []string) string {
 	if r := q.Problems.Reads; r != nil {
 		one := r.parameter(name, "string", "")
-		one.Enum, one.Default = allowed, otherwise
+		if one.Enum = allowed; otherwise != "" {
+			one.Default = otherwise
+		}
 		return otherwise
 	}
 	s, ok := q.Last(name)

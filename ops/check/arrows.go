@@ -59,6 +59,7 @@ var narrow = map[string][]string{
 
 // ours lists packages that may import fewer of our packages than their folder: the listed ones.
 var ours = map[string][]string{
+	"cluster/eventstore":  {"fsm"},
 	"cluster/formation":   {"cluster/peernet", "cluster/raftstore"},
 	"cluster/membership":  {"cluster/peernet"},
 	"cluster/records":     {"cluster/membership", "cluster/peernet", "cluster/raftstore"},
@@ -68,7 +69,7 @@ var ours = map[string][]string{
 	},
 	"cluster/raftfsm":     {"fsm"},
 	"cluster/raftmetrics": {"fsm", "cluster/raftstore"},
-	"cluster/recovery":    {"fsm", "cluster", "cluster/peernet", "cluster/raftfsm", "cluster/raftstore"},
+	"cluster/recovery":    {"fsm", "cluster", "cluster/eventstore", "cluster/peernet", "cluster/raftfsm", "cluster/raftstore"},
 
 	"httpapi/apikey":   {"fsm"},
 	"httpapi/response": {"fsm", "httpapi/decode", "httpapi/requestid"},

@@ -24,6 +24,10 @@ const MaxIDs = 99
 // KeyHeader holds the sandbox's key in every call below /api except /api/init.
 const KeyHeader = "X-Session-API-Key"
 
+// EventPositionHeader has, in a webhook with events, where the first of them stands among the
+// conversation's; in the answer 409, from where on events are missing.
+const EventPositionHeader = "X-Event-Position"
+
 // Config limits the client's calls. Zero values mean the defaults.
 type Config struct {
 	// ProbeTimeout limits Health, ServerInfo, InitState and each call of Prove, Busy and PauseAll.

@@ -113,6 +113,8 @@ type Conversation struct {
 	engine engine.Engine
 	// resting closes the engine of a conversation that is not used.
 	resting *time.Timer
+	// stored, if not nil, is called when events were stored or read from the disk. It must not wait.
+	stored func(*Conversation)
 	// request is the create request while it is not on disk: until the conversation is created, and
 	// always for a server without a secret key.
 	request []byte
@@ -153,6 +155,7 @@ func (c *Conversation) events() (*eventLog, error) {
 			return nil, err
 		}
 		c.log = l
+		c.tellStored()
 		if n := len(l.entries); n > 0 {
 			c.latest = l.entries[n-1].Timestamp
 		}
@@ -162,6 +165,25 @@ func (c *Conversation) events() (*eventLog, error) {
 		}
 	}
 	return c.log, nil
+}
+
+// tellStored says that there may be events that the control plane lacks.
+func (c *Conversation) tellStored() {
+	if c.stored != nil && !c.copying {
+		c.stored(c)
+	}
+}
+
+// tail reads the conversation's events for the control plane (webhook.Tail).
+func (c *Conversation) tail(from, bytes int) (texts []json.RawMessage, first, total int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, err := c.events()
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	texts, first, err = l.tail(from, bytes)
+	return texts, first, len(l.entries), err
 }
 
 // change updates meta on disk and in memory.

@@ -166,3 +166,24 @@ func (l *eventLog) body(e eventEntry) (json.RawMessage, error) {
 	}
 	return b, nil
 }
+
+// tail reads events from a position on, the last one if it is negative: at most about so many bytes, at
+// least one event if there is one.
+func (l *eventLog) tail(from, bytes int) (texts []json.RawMessage, first int, err error) {
+	if from < 0 {
+		from = max(len(l.entries)-1, 0)
+	}
+	first = from
+	for size := 0; from < len(l.entries); from++ {
+		e := l.entries[from]
+		if size += e.length; len(texts) > 0 && size > bytes {
+			break
+		}
+		b, err := l.body(e)
+		if err != nil {
+			return nil, first, err
+		}
+		texts = append(texts, b)
+	}
+	return texts, first, nil
+}

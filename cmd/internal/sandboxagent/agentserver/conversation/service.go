@@ -48,8 +48,12 @@ func Open(cfg config.Config) (*Service, error) {
 		webhooks: webhook.New(cfg),
 		slots:    make(chan struct{}, cmp.Or(cfg.MaxRuns, defaultRuns)),
 	}
+	if s.webhooks.Enabled() {
+		st.whenStored(func(c *Conversation) { s.webhooks.TellEvents(c.Id, c.tail) })
+	}
 	s.background.Go(func() { s.webhooks.Run(ctx) })
 	s.background.Go(s.goOn)
+	s.background.Go(func() { s.webhooks.RunEvents(ctx) })
 	return s, nil
 }
 

@@ -46,6 +46,8 @@ type store struct {
 	// making has the ids being created, so that concurrent requests for one id create one
 	// conversation.
 	making map[string]chan struct{}
+	// stored is each conversation's.
+	stored func(*Conversation)
 }
 
 const tmpPrefix = ".new-"
@@ -82,6 +84,14 @@ func openStore(dir string, sl *sealer, logger *slog.Logger) (*store, error) {
 	return st, nil
 }
 
+// whenStored has fn called with conversations whose events were stored. Call it before anything else.
+func (st *store) whenStored(fn func(*Conversation)) {
+	st.stored = fn
+	for _, c := range st.byID {
+		c.stored = fn
+	}
+}
+
 func (st *store) get(id string) *Conversation {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -107,7 +117,9 @@ func (st *store) all() []*Conversation {
 
 // prepare returns a conversation that create then stores.
 func (st *store) prepare(m Meta, request []byte) *Conversation {
-	return &Conversation{Id: m.ID, createdAt: m.CreatedAt, dir: filepath.Join(st.dir, m.ID), meta: m, request: request}
+	return &Conversation{
+		Id: m.ID, createdAt: m.CreatedAt, dir: filepath.Join(st.dir, m.ID), meta: m, request: request, stored: st.stored,
+	}
 }
 
 // create stores a conversation. If the id exists, it returns that one and created is false. request

@@ -118,6 +118,7 @@ func (c *Conversation) write(events ...event.Event) error {
 	if err := l.append(all); err != nil {
 		return err
 	}
+	c.tellStored()
 	c.unsaved = nil
 	if c.decoded != nil {
 		c.decoded = append(c.decoded, all...)

@@ -43,6 +43,11 @@ type Sender struct {
 	// sent is closed when nothing is pending.
 	sent chan struct{}
 	wake chan struct{}
+
+	// tails are the conversations whose events are sent; eventsSent is closed when none has more.
+	tails      map[string]*tailOf
+	eventsSent chan struct{}
+	eventsWake chan struct{}
 }
 
 // state is what is sent of a conversation.
@@ -59,8 +64,13 @@ func New(cfg config.Config) *Sender {
 		pending: map[string]state{},
 		sent:    make(chan struct{}),
 		wake:    make(chan struct{}, 1),
+
+		tails:      map[string]*tailOf{},
+		eventsSent: make(chan struct{}),
+		eventsWake: make(chan struct{}, 1),
 	}
 	close(w.sent)
+	close(w.eventsSent)
 	// A redirect would be shown the key.
 	w.client = &http.Client{
 		Timeout:       postTime,
@@ -143,11 +153,13 @@ func (w *Sender) Flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	w.mu.Lock()
-	sent := w.sent
+	all := []chan struct{}{w.sent, w.eventsSent}
 	w.mu.Unlock()
-	select {
-	case <-sent:
-	case <-ctx.Done():
+	for _, sent := range all {
+		select {
+		case <-sent:
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -159,7 +171,7 @@ func (w *Sender) send(ctx context.Context, state state) error {
 	}
 	var all []error
 	for _, base := range w.bases {
-		status, err := w.post(ctx, base, body)
+		status, _, err := w.post(ctx, base, "/conversations", body, "", "")
 		switch {
 		case err == nil && status/100 == 2:
 			return nil
@@ -174,11 +186,16 @@ func (w *Sender) send(ctx context.Context, state state) error {
 	return errors.Join(all...)
 }
 
-func (w *Sender) post(ctx context.Context, base string, body []byte) (status int, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(base, "/")+"/conversations",
-		bytes.NewReader(body))
+// post makes one call, with a header unless its name is "".
+func (w *Sender) post(
+	ctx context.Context, base, path string, body []byte, name, value string,
+) (status int, header http.Header, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(base, "/")+path, bytes.NewReader(body))
 	if err != nil {
-		return 0, err
+		return 0, nil, err
+	}
+	if name != "" {
+		r.Header.Set(name, value)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	if w.key != "" {
@@ -186,9 +203,9 @@ func (w *Sender) post(ctx context.Context, base string, body []byte) (status int
 	}
 	a, err := w.client.Do(r)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer a.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(a.Body, 1<<16))
-	return a.StatusCode, err
+	return a.StatusCode, a.Header, err
 }

@@ -1,0 +1,203 @@
+package eventstore
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"bivouac.dev/bivouac/fsm"
+)
+
+// purgeInterval is how often the room of dropped chains is given back.
+const purgeInterval = time.Hour
+
+// get returns a copy of a value, nil for none.
+func (s *Store) get(key []byte) ([]byte, error) {
+	value, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	value = append([]byte{}, value...)
+	return value, closer.Close()
+}
+
+// number returns a number, 0 for none.
+func (s *Store) number(key []byte) (uint64, error) {
+	value, err := s.get(key)
+	if err != nil || value == nil {
+		return 0, err
+	}
+	if len(value) != 8 {
+		return 0, errHead
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
+// head returns the head of a chain, nil for none.
+func (s *Store) head(key fsm.ChainKey) (*Head, error) {
+	value, err := s.get(headKey(key))
+	if err != nil || value == nil {
+		return nil, err
+	}
+	return decodeHead(key, value)
+}
+
+// read runs fn, which only reads.
+func (s *Store) read(what string, fn func() error) error {
+	if err := s.Failure(); err != nil {
+		return err
+	}
+	if err := contain(fn); err != nil {
+		return s.named(what, err)
+	}
+	return nil
+}
+
+// Head returns how far the events of a chain are here without a gap, nil for a chain that is not here.
+func (s *Store) Head(key fsm.ChainKey) (head *Head, err error) {
+	err = s.read("reading events", func() (err error) {
+		head, err = s.head(key)
+		return err
+	})
+	return head, err
+}
+
+// Heads calls fn with the head of each chain, until it returns false.
+func (s *Store) Heads(fn func(*Head) bool) error {
+	return s.read("reading events", func() error {
+		return s.scan([]byte{prefixHead}, nil, false, func(key, value []byte) (bool, error) {
+			if len(key) != 1+len(fsm.ChainKey{}) {
+				return false, errHead
+			}
+			head, err := decodeHead(fsm.ChainKey(key[1:]), value)
+			return err == nil && fn(head), err
+		})
+	})
+}
+
+// scan calls fn with the keys that begin with prefix, from a key on, until it returns false. nil is the
+// first or, backwards, the last.
+func (s *Store) scan(prefix, from []byte, backwards bool, fn func(key, value []byte) (bool, error)) (err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: behind(prefix)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	valid, next := false, it.Next
+	switch {
+	case backwards && from == nil:
+		valid, next = it.Last(), it.Prev
+	case backwards:
+		valid, next = it.SeekLT(append(bytes.Clone(from), 0)), it.Prev
+	case from == nil:
+		valid = it.First()
+	default:
+		valid = it.SeekGE(from)
+	}
+	for ; valid; valid = next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if more, err := fn(it.Key(), value); err != nil || !more {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+// Events calls fn with the events of a chain from a position on, in their order or backwards, until it
+// returns false. There may be gaps behind the head. fn must not keep stored.
+func (s *Store) Events(key fsm.ChainKey, from uint64, backwards bool, fn func(at uint64, stored []byte) bool) error {
+	return s.read("reading events", func() error {
+		prefix := chainKey(prefixEvent, key)
+		return s.scan(prefix, eventKey(key, from), backwards, func(k, stored []byte) (bool, error) {
+			if len(k) != len(prefix)+8 {
+				return false, errHead
+			}
+			return fn(binary.BigEndian.Uint64(k[len(prefix):]), stored), nil
+		})
+	})
+}
+
+// Find returns the positions of events by their ids. An id that is not here has none.
+func (s *Store) Find(key fsm.ChainKey, ids []string) (positions map[string]uint64, err error) {
+	positions = make(map[string]uint64, len(ids))
+	err = s.read("reading events", func() error {
+		for _, id := range ids {
+			value, err := s.get(idKey(key, []byte(id)))
+			if err != nil {
+				return err
+			}
+			if len(value) == 8 {
+				positions[id] = binary.BigEndian.Uint64(value)
+			}
+		}
+		return nil
+	})
+	return positions, err
+}
+
+// Run gives back the room of dropped chains until ctx ends.
+func (s *Store) Run(ctx context.Context) {
+	ticker := time.NewTicker(purgeInterval)
+	defer ticker.Stop()
+	for {
+		if err := s.Purge(ctx); err != nil && ctx.Err() == nil {
+			s.logger.Warn("eventstore: deleted events still take room; it is tried again", "path", s.dir, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// compact rewrites a range of keys, without what was deleted.
+func (s *Store) compact(ctx context.Context, from, to []byte) error {
+	done := make(chan error, 1)
+	go func() { done <- contain(func() error { return s.db.Compact(ctx, from, to, false) }) }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.failed:
+		return s.Failure()
+	}
+}
+
+// Purge gives back the room of the chains that were dropped before: their bytes leave the disk.
+func (s *Store) Purge(ctx context.Context) error {
+	var dropped []fsm.ChainKey
+	err := s.read("reading events", func() error {
+		return s.scan([]byte{prefixDropped}, nil, false, func(key, _ []byte) (bool, error) {
+			if len(key) != 1+len(fsm.ChainKey{}) {
+				return false, errHead
+			}
+			dropped = append(dropped, fsm.ChainKey(key[1:]))
+			return true, nil
+		})
+	})
+	for _, key := range dropped {
+		for _, prefix := range []byte{prefixEvent, prefixID} {
+			from := chainKey(prefix, key)
+			if err == nil && ctx.Err() == nil {
+				err = s.compact(ctx, from, behind(from))
+			}
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		err = s.change("writing events", func(b *pebble.Batch) error {
+			return b.Delete(chainKey(prefixDropped, key), nil)
+		})
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+)
+
+// sending is a sandbox of alice that sends events of its conversation.
+type sending struct {
+	*harness
+	sandbox, key, talk string
+}
+
+func newSending(t *testing.T) sending {
+	h := newHarness(t).newest().withSpec()
+	s := sending{harness: h, sandbox: h.createSandbox(h.alice)}
+	s.key, s.talk = h.secrets.last(fsm.SandboxKeyPath(s.sandbox))["key"], h.conversation("alice", s.sandbox)
+	return s
+}
+
+// sentAs is an event as an agent server sends it.
+func sentAs(id, kind, text string, second int) string {
+	return fmt.Sprintf(`{"id":%q,"timestamp":"2026-01-02T03:04:%02d.5","source":"agent","parent_id":null,"kind":%q,"new":{"text":%q}}`,
+		id, second, kind, text)
+}
+
+// post sends events to a conversation; position "" is none.
+func (s sending) post(key, conversation, position string, events ...string) reply {
+	s.t.Helper()
+	r := httptest.NewRequest(http.MethodPost, pathWebhooks+"/events/"+conversation,
+		strings.NewReader("["+strings.Join(events, ",")+"]"))
+	r.Header.Set("X-Session-Api-Key", key)
+	if position != "" {
+		r.Header.Set(headerPosition, position)
+	}
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	return reply{status: w.Code, header: w.Header(), body: w.Body.Bytes()}
+}
+
+// get reads events of a conversation as a user.
+func (s sending) get(key, conversation, rest string) reply {
+	s.t.Helper()
+	return s.do(key, "GET", "/api/v1/conversation/"+conversation+"/events"+rest, "")
+}
+
+// ids are those of a page of events, and its next page.
+func (s sending) ids(rest string) (ids, next string) {
+	s.t.Helper()
+	var page struct {
+		Items []struct{ ID string }
+		Next  *string `json:"next_page_id"`
+	}
+	s.get(s.alice, s.talk, rest).want(s.t, 200).json(s.t, &page)
+	for _, e := range page.Items {
+		ids += e.ID
+	}
+	return ids, decode.OrZero(page.Next)
+}
+
+// TestEvents_InAndOut: what an agent server sends is kept once, unchanged and in its order, and is read
+// with the sandbox gone.
+func TestEvents_InAndOut(t *testing.T) {
+	s := newSending(t)
+	one, two, three := sentAs("a", "MessageEvent", "one", 1), sentAs("b", "ActionEvent", "two", 2), sentAs("c", "MessageEvent", "three", 3)
+	s.post(s.key, s.talk, "", one).want(t, 200).is(t, `{"success":true}`)
+	s.post(s.key, decode.Dashed(s.talk), "", one, two,
+		sentAs("x", kindDelta, "piece", 2), `{"id":"y","kind":"ConversationStateUpdateEvent","key":"full_state"}`).want(t, 200)
+	s.post(s.key, s.talk, "5", three).want(t, 409)
+	if res := s.post(s.key, s.talk, "5", three); res.header.Get(headerPosition) != "2" {
+		t.Errorf("the position after a gap: %v", res.header)
+	}
+	s.post(s.key, s.talk, "1", two, three).want(t, 200)
+	s.do(s.alice, "DELETE", pathSandboxes+"/"+s.sandbox, "").want(t, 200)
+	s.post(s.key, s.talk, "", sentAs("d", "MessageEvent", "late", 4)).want(t, 401)
+
+	s.get(s.alice, s.talk, "/search").want(t, 200).is(t, `{"items":[`+one+`,`+two+`,`+three+`],"next_page_id":null}`)
+	for rest, want := range map[string]string{
+		"/search": "abc", "/search?limit=2": "ab", "/search?sort_order=TIMESTAMP_DESC": "cba", "/search?kind__eq=MessageEvent": "ac",
+		"/search?timestamp__gte=2026-01-02T03:04:02": "bc", "/search?timestamp__lt=2026-01-02T03:04:02.5": "a",
+		"/search?sort_order=TIMESTAMP_DESC&limit=1&kind__eq=ActionEvent": "b", "/search?kind__eq=PauseEvent": "",
+	} {
+		if got, _ := s.ids(rest); got != want {
+			t.Errorf("%s: %q, want %q", rest, got, want)
+		}
+	}
+	for _, order := range []string{"", "&sort_order=TIMESTAMP_DESC"} {
+		all, token := "", ""
+		for range 3 {
+			got, next := s.ids("/search?limit=1" + order + token)
+			all += got
+			token = "&page_id=" + next
+		}
+		if want := map[string]string{"": "abc"}[order]; all != want && want != "" || token != "&page_id=" || len(all) != 3 {
+			t.Errorf("by pages%s: %q, and then %q", order, all, token)
+		}
+	}
+	s.get(s.alice, s.talk, "/count").want(t, 200).is(t, `3`)
+	s.get(s.alice, s.talk, "/count?kind__eq=MessageEvent").want(t, 200).is(t, `2`)
+	s.get(s.alice, s.talk, "?id=c&id=nope&id=a").want(t, 200).is(t, `[`+three+`,null,`+one+`]`)
+}
+
+// TestEvents_AreTheSandboxsOwn: forged events of other conversations, and what is no event, are refused.
+func TestEvents_AreTheSandboxsOwn(t *testing.T) {
+	s := newSending(t)
+	other := s.createSandbox(s.bob)
+	foreign := s.harness.conversation("bob", other)
+	good := sentAs("a", "MessageEvent", "one", 1)
+	s.post(s.key, foreign, "", good).want(t, 404)
+	s.post(s.key, newHexID(), "", good).want(t, 404)
+	s.post("", s.talk, "", good).want(t, 401)
+	s.post(s.alice, s.talk, "", good).want(t, 401)
+	s.post(s.key, "nonsense", "", good).want(t, 422)
+	s.post(s.key, s.talk, "first", good).want(t, 422)
+	for _, bad := range []string{`5`, `{"kind":"MessageEvent"}`, `{"id":7}`, `{"id":"` + strings.Repeat("x", 300) + `"}`} {
+		s.post(s.key, s.talk, "", bad).want(t, 422)
+	}
+	s.post(s.key, s.talk, "").want(t, 200)
+	s.post(s.key, s.talk, "", good).want(t, 200)
+	// Others read an empty conversation, as they do one that does not exist.
+	for _, conversation := range []string{s.talk, newHexID()} {
+		s.get(s.bob, conversation, "/search").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
+		s.get(s.bob, conversation, "/count").want(t, 200).is(t, `0`)
+		s.get(s.bob, conversation, "?id=a").want(t, 200).is(t, `[null]`)
+	}
+	s.get(s.alice, "nonsense", "/search").want(t, 422)
+	s.get(s.alice, s.talk, "/search?kind__eq=Nonsense").want(t, 422)
+	s.get(s.alice, s.talk, "").want(t, 422)
+	s.get(s.alice, s.talk, "?"+strings.Repeat("id=a&", 101)).want(t, 400)
+	s.get("", s.talk, "/search").want(t, 401)
+}
+
+// TestEvents_AreSealed: the log and the nodes have no text of a message, and without the key nobody
+// reads one.
+func TestEvents_AreSealed(t *testing.T) {
+	s := newSending(t)
+	const canary = "the canary sings of its user"
+	s.post(s.key, s.talk, "", sentAs("a", "MessageEvent", canary, 1)).want(t, 200)
+	for _, entry := range s.cluster.log {
+		if bytes.Contains(entry, []byte(canary)) {
+			t.Error("the log has the text of a message")
+		}
+	}
+	chain := s.cluster.store.View().EventChain("alice", s.talk)
+	for _, stored := range s.cluster.stored(chain.Key) {
+		if bytes.Contains(stored, []byte(canary)) || !bytes.Contains(stored, []byte("MessageEvent")) {
+			t.Errorf("stored is %q", stored)
+		}
+	}
+	s.get(s.alice, s.talk, "/count?kind__eq=MessageEvent").want(t, 200).is(t, `1`)
+	if err := s.secrets.Delete(t.Context(), fsm.EventKeyPath("alice")); err != nil {
+		t.Fatal(err)
+	}
+	if res := s.get(s.alice, s.talk, "/search"); res.status != 503 || bytes.Contains(res.body, []byte(canary)) {
+		t.Errorf("without the key: %d %s", res.status, res.body)
+	}
+}
+
+// TestEvents_PagesEndAt4MiB, and go on behind their last event.
+func TestEvents_PagesEndAt4MiB(t *testing.T) {
+	s := newSending(t)
+	for i := range 5 {
+		s.post(s.key, s.talk, "", sentAs(fmt.Sprint(i), "MessageEvent", strings.Repeat("x", 1500<<10), i)).want(t, 200)
+	}
+	got, token := "", ""
+	for range 3 {
+		ids, next := s.ids("/search?limit=100" + token)
+		if len(ids) > 2 {
+			t.Errorf("a page of %d large events", len(ids))
+		}
+		got += ids
+		token = "&page_id=" + next
+	}
+	if got != "01234" || token != "&page_id=" {
+		t.Errorf("the pages have %q, and then %q", got, token)
+	}
+}
+
+// TestEvents_BelowTheVersion: nothing is kept, so the agent server sends it again.
+func TestEvents_BelowTheVersion(t *testing.T) {
+	h := newHarness(t).withSpec()
+	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionEvents - 1})
+	s := sending{harness: h, sandbox: h.createSandbox(h.alice)}
+	s.key, s.talk = h.secrets.last(fsm.SandboxKeyPath(s.sandbox))["key"], h.conversation("alice", s.sandbox)
+	s.post(s.key, s.talk, "", sentAs("a", "MessageEvent", "one", 1)).want(t, 409)
+	s.get(s.alice, s.talk, "/search").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
+	var row map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(asJSONText(t, h.cluster.store.View().User("alice"))), &row); err != nil || row["event_key"] != nil {
+		t.Errorf("the user's row is %v, %v", row, err)
+	}
+}
+
+func asJSONText(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

@@ -1,0 +1,178 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/eventseal"
+	"bivouac.dev/bivouac/httpapi/request"
+	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/httpapi/wire"
+)
+
+// headerPosition has the position of the first of the events in the agent server's own order, counted in
+// events that are kept. Without it they are kept in the order of their arrival. In a 409 it is the
+// position from which events are missing.
+const headerPosition = "X-Event-Position"
+
+// What of an agent server's events is not kept: pieces of texts that come again as a whole, and states
+// that are made of the others.
+const (
+	kindDelta       = "StreamingDeltaEvent"
+	kindStateUpdate = "ConversationStateUpdateEvent"
+	keyFullState    = "full_state"
+)
+
+// appendBytes bounds the events of one command, beside its last one.
+const appendBytes = 1 << 20
+
+// sentEvent is an event as an agent server sends it.
+type sentEvent struct {
+	head fsm.EventHead
+	text json.RawMessage
+}
+
+// handleWebhookEvents handles POST /api/v1/webhooks/events/{conversation_id}: an agent server sends
+// events (API.md, "Webhooks from sandboxes"). 200 means that they are kept.
+func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
+	v, sandbox, err := c.callingSandbox()
+	if err != nil {
+		return response.Response{}, err
+	}
+	id := c.conversationID()
+	events, position, err := c.sentEvents()
+	if err != nil {
+		return response.Response{}, err
+	}
+	if err := c.Check(); err != nil {
+		return response.Response{}, err
+	}
+	row := v.Conversation(sandbox.UserID, id)
+	if row == nil || row.SandboxID != sandbox.ID {
+		return response.Response{}, response.Error(http.StatusNotFound, "Conversation not found")
+	}
+	if !v.Active(fsm.VersionEvents) {
+		return response.Response{}, fsm.NeedsVersion("keeping events", fsm.VersionEvents, v.ProtocolVersion())
+	}
+	if len(events) == 0 {
+		return response.OK(wire.Success{Success: true})
+	}
+	key, err := c.eventKey(v)
+	if err != nil {
+		return response.Response{}, err
+	}
+	for len(events) > 0 {
+		n, size := 0, 0
+		body := &fsm.EventsAppendBody{ConversationID: row.ID, SandboxID: sandbox.ID, At: position}
+		for n < len(events) && n < fsm.MaxAppendedEvents && (n == 0 || size+len(events[n].text) <= appendBytes) {
+			body.Events = append(body.Events, key.Seal(row.ID, events[n].head, events[n].text))
+			size += len(events[n].text)
+			n++
+		}
+		cmd := fsm.NewCommand(uuid.NewString(), c.Now, sandbox.UserID, body)
+		cmd.Credential = fsm.Credential{SandboxID: sandbox.ID, KeyHash: sandbox.KeyHash}
+		done, err := s.cfg.Events.AppendEvents(c.Ctx(), cmd)
+		if err != nil {
+			return response.Response{}, response.NotFoundAs(err, "Conversation not found")
+		}
+		if done.Gap {
+			c.Writer.Header().Set(headerPosition, strconv.FormatUint(done.Number, 10))
+			return response.Response{}, response.Error(http.StatusConflict, fmt.Sprintf(
+				"Events are missing before these: the conversation has %d, send what follows them.", done.Number))
+		}
+		if events = events[n:]; position != cluster.NoPosition {
+			position += uint64(n)
+		}
+	}
+	return response.OK(wire.Success{Success: true})
+}
+
+// sentEvents reads the events of the body that are kept, and where the first of them stands.
+func (c *call) sentEvents() (events []sentEvent, position uint64, err error) {
+	refuse := func(format string, args ...any) ([]sentEvent, uint64, error) {
+		return nil, 0, response.Error(http.StatusUnprocessableEntity, fmt.Sprintf(format, args...))
+	}
+	position = cluster.NoPosition
+	if text := c.Request.Header.Get(headerPosition); text != "" {
+		if position, err = strconv.ParseUint(text, 10, 63); err != nil {
+			return refuse("%s is no number", headerPosition)
+		}
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(c.Body, &list); err != nil {
+		return refuse("The body is no array of events")
+	}
+	ids := map[string]bool{}
+	for i, text := range list {
+		var e struct {
+			ID        string `json:"id"`
+			Kind      string `json:"kind"`
+			Source    string `json:"source"`
+			Timestamp string `json:"timestamp"`
+			Key       string `json:"key"`
+		}
+		if err := json.Unmarshal(text, &e); err != nil || e.ID == "" {
+			return refuse("Event %d is no object with an id", i)
+		}
+		if e.Kind == kindDelta || e.Kind == kindStateUpdate && e.Key == keyFullState {
+			continue
+		}
+		head := fsm.EventHead{ID: comparedID(e.ID), Kind: e.Kind, Source: e.Source, Timestamp: e.Timestamp}
+		if max(len(head.ID), len(head.Kind), len(head.Source), len(head.Timestamp)) > fsm.MaxEventHead {
+			return refuse("The id, kind, source or timestamp of event %d is too long", i)
+		}
+		if !ids[head.ID] {
+			events = append(events, sentEvent{head, text})
+		}
+		ids[head.ID] = true
+	}
+	return events, position, nil
+}
+
+// comparedID is an event's id as it is compared: with or without dashes it is the same.
+func comparedID(text string) string {
+	if hex, fine := decode.ParseUUID(text); fine {
+		return hex
+	}
+	return text
+}
+
+// eventKey returns the key of the events of the caller's user, and makes the first one.
+func (c *call) eventKey(v *fsm.View) (eventseal.Key, error) {
+	u := v.User(c.Caller.User)
+	if u == nil {
+		return eventseal.Key{}, response.NotFound()
+	}
+	ref := u.EventKey
+	if ref.IsZero() {
+		made, err := eventseal.Make(c.Ctx(), c.server.secrets, u.ID)
+		if err != nil {
+			return eventseal.Key{}, request.SecretFailure(err)
+		}
+		res, err := c.Propose(&fsm.EventsKeyBody{Key: made})
+		if err != nil {
+			return eventseal.Key{}, err
+		}
+		ref = res.User.EventKey // another node may have been faster
+	}
+	return c.openKey(ref)
+}
+
+// openKey reads a key of events.
+func (c *call) openKey(ref fsm.SecretRef) (eventseal.Key, error) {
+	key, err := eventseal.Of(c.Ctx(), c.server.secrets, ref)
+	if fsm.CodeOf(err) == fsm.CodeNotFound {
+		return key, fsm.Errorf(fsm.CodeSecretStore, "the key of this user's events is no longer in the secret store")
+	}
+	if err != nil {
+		return key, request.SecretFailure(err)
+	}
+	return key, nil
+}
