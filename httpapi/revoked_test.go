@@ -241,6 +241,7 @@ func TestRevoked_NodeThatWasCutOff(t *testing.T) {
 		}
 		c.Isolate(follower)
 		propose(&fsm.APIKeyRevokeBody{ID: 1}, "revoke")
+		synctest.Wait() // the leader's call to the follower has failed
 		c.Heal()
 		if v, err := c.Node(follower).View(t.Context(), cluster.Stale); err != nil ||
 			!v.APIKeyByLookup(key.Lookup).Valid(time.Now()) {
