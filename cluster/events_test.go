@@ -57,7 +57,8 @@ func (k talking) begin(id string) {
 
 func (k talking) propose(user string, body fsm.Body) {
 	k.t.Helper()
-	if _, err := k.Propose(k.t.Context(), k.Leader(), fsm.NewCommand(uuid.NewString(), time.Now(), user, body)); err != nil {
+	c := fsm.NewCommand(uuid.NewString(), time.Now(), user, body)
+	if _, err := k.Propose(k.t.Context(), k.Leader(), c); err != nil {
 		k.t.Fatalf("%s: %v", body.CommandType(), err)
 	}
 }

@@ -214,7 +214,8 @@ func (s *Server) handleEventBatch(c *call) (response.Response, error) {
 		size += len(stored[i])
 	}
 	if size > request.MaxBatchBytes {
-		return response.Response{}, response.Error(http.StatusBadRequest, "These events are too large for one answer: ask for fewer.")
+		return response.Response{}, response.Error(http.StatusBadRequest,
+			"These events are too large for one answer: ask for fewer.")
 	}
 	items, err := c.opened(v, row, stored)
 	if err != nil {

@@ -28,7 +28,8 @@ func newSending(t *testing.T) sending {
 
 // sentAs is an event as an agent server sends it.
 func sentAs(id, kind, text string, second int) string {
-	return fmt.Sprintf(`{"id":%q,"timestamp":"2026-01-02T03:04:%02d.5","source":"agent","parent_id":null,"kind":%q,"new":{"text":%q}}`,
+	return fmt.Sprintf(`{"id":%q,"timestamp":"2026-01-02T03:04:%02d.5","source":"agent","parent_id":null,`+
+		`"kind":%q,"new":{"text":%q}}`,
 		id, second, kind, text)
 }
 
@@ -70,10 +71,12 @@ func (s sending) ids(rest string) (ids, next string) {
 // with the sandbox gone.
 func TestEvents_InAndOut(t *testing.T) {
 	s := newSending(t)
-	one, two, three := sentAs("a", "MessageEvent", "one", 1), sentAs("b", "ActionEvent", "two", 2), sentAs("c", "MessageEvent", "three", 3)
+	one, two := sentAs("a", "MessageEvent", "one", 1), sentAs("b", "ActionEvent", "two", 2)
+	three := sentAs("c", "MessageEvent", "three", 3)
 	s.post(s.key, s.talk, "", one).want(t, 200).is(t, `{"success":true}`)
 	s.post(s.key, decode.Dashed(s.talk), "", one, two,
-		sentAs("x", kindDelta, "piece", 2), `{"id":"y","kind":"ConversationStateUpdateEvent","key":"full_state"}`).want(t, 200)
+		sentAs("x", kindDelta, "piece", 2),
+		`{"id":"y","kind":"ConversationStateUpdateEvent","key":"full_state"}`).want(t, 200)
 	s.post(s.key, s.talk, "5", three).want(t, 409)
 	if res := s.post(s.key, s.talk, "5", three); res.header.Get(headerPosition) != "2" {
 		t.Errorf("the position after a gap: %v", res.header)
@@ -84,7 +87,8 @@ func TestEvents_InAndOut(t *testing.T) {
 
 	s.get(s.alice, s.talk, "/search").want(t, 200).is(t, `{"items":[`+one+`,`+two+`,`+three+`],"next_page_id":null}`)
 	for rest, want := range map[string]string{
-		"/search": "abc", "/search?limit=2": "ab", "/search?sort_order=TIMESTAMP_DESC": "cba", "/search?kind__eq=MessageEvent": "ac",
+		"/search": "abc", "/search?limit=2": "ab", "/search?sort_order=TIMESTAMP_DESC": "cba",
+		"/search?kind__eq=MessageEvent":              "ac",
 		"/search?timestamp__gte=2026-01-02T03:04:02": "bc", "/search?timestamp__lt=2026-01-02T03:04:02.5": "a",
 		"/search?sort_order=TIMESTAMP_DESC&limit=1&kind__eq=ActionEvent": "b", "/search?kind__eq=PauseEvent": "",
 	} {
@@ -193,7 +197,8 @@ func TestEvents_BelowTheVersion(t *testing.T) {
 	s.post(s.key, s.talk, "", sentAs("a", "MessageEvent", "one", 1)).want(t, 409)
 	s.get(s.alice, s.talk, "/search").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
 	var row map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(asJSONText(t, h.cluster.store.View().User("alice"))), &row); err != nil || row["event_key"] != nil {
+	text := asJSONText(t, h.cluster.store.View().User("alice"))
+	if err := json.Unmarshal([]byte(text), &row); err != nil || row["event_key"] != nil {
 		t.Errorf("the user's row is %v, %v", row, err)
 	}
 }

@@ -125,7 +125,8 @@ func failingFrom(t *testing.T, fault error, from int64) {
 		}
 		for index := uint64(2); index < 40; index++ {
 			more := state{"c1": new(*want["c1"])}
-			if err := s.Write(index, []fsm.EventChange{more.add("c1", event(fmt.Sprint("e", index), strings.Repeat("x", 20000)))}); err != nil {
+			change := more.add("c1", event(fmt.Sprint("e", index), strings.Repeat("x", 20000)))
+			if err := s.Write(index, []fsm.EventChange{change}); err != nil {
 				return err
 			}
 			if index%10 == 0 {

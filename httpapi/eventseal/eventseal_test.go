@@ -59,16 +59,20 @@ func TestKey_SealsForOnePlace(t *testing.T) {
 	for name, open := range map[string]func() error{
 		"another key":          func() error { _, _, err := theirs.Open("c1", stored); return err },
 		"another conversation": func() error { _, _, err := mine.Open("c2", stored); return err },
-		"another event":        func() error { _, _, err := mine.Open("c1", fsm.AppendEvent(nil, renamed, body)); return err },
-		"another byte":         func() error { _, _, err := mine.Open("c1", flipped); return err },
-		"no body":              func() error { _, _, err := mine.Open("c1", fsm.AppendEvent(nil, head, nil)); return err },
+		"another event": func() error {
+			_, _, err := mine.Open("c1", fsm.AppendEvent(nil, renamed, body))
+			return err
+		},
+		"another byte": func() error { _, _, err := mine.Open("c1", flipped); return err },
+		"no body":      func() error { _, _, err := mine.Open("c1", fsm.AppendEvent(nil, head, nil)); return err },
 	} {
 		if open() == nil {
 			t.Errorf("%s: it opens", name)
 		}
 	}
 	store.data = nil
-	if _, err := Of(t.Context(), store, fsm.SecretRef{Path: "users/ada/events", Version: 1}); fsm.CodeOf(err) != fsm.CodeNotFound {
+	ref := fsm.SecretRef{Path: "users/ada/events", Version: 1}
+	if _, err := Of(t.Context(), store, ref); fsm.CodeOf(err) != fsm.CodeNotFound {
 		t.Errorf("a destroyed key: %v", err)
 	}
 }

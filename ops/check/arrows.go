@@ -69,7 +69,8 @@ var ours = map[string][]string{
 	},
 	"cluster/raftfsm":     {"fsm"},
 	"cluster/raftmetrics": {"fsm", "cluster/raftstore"},
-	"cluster/recovery":    {"fsm", "cluster", "cluster/eventstore", "cluster/peernet", "cluster/raftfsm", "cluster/raftstore"},
+	"cluster/recovery": {"fsm", "cluster", "cluster/eventstore", "cluster/peernet", "cluster/raftfsm",
+		"cluster/raftstore"},
 
 	"httpapi/apikey":   {"fsm"},
 	"httpapi/response": {"fsm", "httpapi/decode", "httpapi/requestid"},
