@@ -52,6 +52,9 @@ func targetOf(o operation, e fsm.ModelEndpoint) (t target, err error) {
 				v.Prefixes[0])
 		}
 	}
+	if o.path == pathRunning {
+		at.Base = strings.TrimSuffix(at.Base, "/v1")
+	}
 	u, err := url.Parse(at.Base)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return t, errBaseURL()

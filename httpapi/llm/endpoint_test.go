@@ -2,6 +2,7 @@ package llm
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"testing"
 
@@ -33,6 +34,22 @@ func TestTarget_AzuresVersionAndKey(t *testing.T) {
 		if azure := h.Get("Api-Key") == "sk-owner"; azure != q.target.azure || h.Get("Authorization") != "Bearer sk-owner" {
 			t.Errorf("%s: the headers are %v", base, h)
 		}
+	}
+}
+
+// TestTarget_OllamasRunningModels are beside its OpenAI API.
+func TestTarget_OllamasRunningModels(t *testing.T) {
+	t.Parallel()
+	o, known := operationOf(httptest.NewRequest(http.MethodGet, "/llm/api/ps", nil))
+	at, err := targetOf(o, fsm.ModelEndpoint{Model: "openai/d", BaseURL: "http://127.0.0.1:11434/v1"})
+	if err != nil || !known {
+		t.Fatal(known, err)
+	}
+	if got, err := at.below(o.path, url.Values{}); err != nil || got.String() != "http://127.0.0.1:11434/api/ps" {
+		t.Errorf("asked at %s: %v", got, err)
+	}
+	if _, known := operationOf(httptest.NewRequest(http.MethodPost, "/llm/api/ps", nil)); known {
+		t.Error("it may be posted to")
 	}
 }
 

@@ -39,10 +39,16 @@ const (
 	prefixGemini    = Path + "gemini/v1beta"
 )
 
+// pathRunning lists the models that Ollama has loaded, with their windows. It is beside its OpenAI API.
+const pathRunning = "/api/ps"
+
 // operationOf returns the operation of a request, false if the gateway has none at its path. Clients
 // that add an API's whole path to a base URL of another one are understood: the last words decide.
 func operationOf(r *http.Request) (operation, bool) {
 	path := r.URL.EscapedPath()
+	if path == strings.TrimSuffix(Path, "/")+pathRunning {
+		return operation{wire: wireOpenAI, path: pathRunning}, r.Method == http.MethodGet
+	}
 	for _, api := range []struct {
 		prefix string
 		wire   wire

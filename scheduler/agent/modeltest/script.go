@@ -16,6 +16,8 @@ type Script struct {
 	// Models are the models that exist; the first one is named in answers to requests that name
 	// none. Empty accepts all.
 	Models []string `json:"models,omitempty"`
+	// Window is the context that the list of models names, as vLLM's does; 0 is none.
+	Window int `json:"window,omitempty"`
 	// Stories are tried in order: the first that fits a request answers it.
 	Stories []*Story `json:"stories,omitempty"`
 	// Func, if set, is asked before the stories. False leaves the request to them.

@@ -164,7 +164,11 @@ func (s *Server) models(w http.ResponseWriter, r *http.Request) {
 	}
 	data := []any{}
 	for _, m := range script.Models {
-		data = append(data, map[string]any{"id": m, "object": "model", "created": 0, "owned_by": "modeltest"})
+		one := map[string]any{"id": m, "object": "model", "created": 0, "owned_by": "modeltest"}
+		if script.Window > 0 {
+			one["max_model_len"] = script.Window
+		}
+		data = append(data, one)
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": data})
 }

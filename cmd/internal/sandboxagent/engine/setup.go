@@ -68,7 +68,7 @@ type LLM struct {
 	Temperature     *float64 `json:"temperature,omitempty"`
 	TopP            *float64 `json:"top_p,omitempty"`
 	MaxOutputTokens *int     `json:"max_output_tokens,omitempty"`
-	// MaxInputTokens is the model's context window; 0 is unknown.
+	// MaxInputTokens is the model's context window; 0 is found out.
 	MaxInputTokens int `json:"max_input_tokens,omitempty"`
 	// ReasoningEffort is none, low, medium, high or empty.
 	ReasoningEffort string `json:"reasoning_effort,omitempty"`
@@ -78,8 +78,8 @@ type LLM struct {
 	// InputCostPerToken and OutputCostPerToken are US dollars.
 	InputCostPerToken  *float64 `json:"input_cost_per_token,omitempty"`
 	OutputCostPerToken *float64 `json:"output_cost_per_token,omitempty"`
-	// DisableVision says that the model takes no pictures.
-	DisableVision bool `json:"disable_vision,omitempty"`
+	// DisableVision says whether the model takes no pictures; null is found out.
+	DisableVision *bool `json:"disable_vision,omitempty"`
 	// NativeToolCalling is false for a model that writes its calls as texts; null is found out.
 	NativeToolCalling *bool `json:"native_tool_calling,omitempty"`
 }

@@ -24,7 +24,7 @@ func (e *Engine) Ask(ctx context.Context, question string) (string, error) {
 		return "", err
 	}
 	c := e.model()
-	list := append(messages(view(events), true), userText(question))
+	list := append(messages(e.shown(events), true), userText(question))
 	a, err := c.ask(ctx, prompt{messages: list, tools: definitions(box), noCalls: true})
 	if err != nil {
 		return "", asFailure(err)

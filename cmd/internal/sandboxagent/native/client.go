@@ -65,6 +65,7 @@ type client struct {
 	http     *http.Client
 	dialects *dialects
 	window   *window
+	profile  *profile
 	// firstDelay is the time before the first retry.
 	firstDelay time.Duration
 	// pause waits between two tries.
@@ -73,16 +74,19 @@ type client struct {
 
 func newClient(llm engine.LLM, transport http.RoundTripper) *client {
 	model := preset.BareModel(llm.Model)
-	return &client{
+	c := &client{
 		llm:        llm,
 		model:      model,
 		endpoint:   preset.EndpointOf(llm.Model, llm.BaseURL),
 		http:       &http.Client{Transport: transport},
 		dialects:   newDialects(llm, model),
-		window:     &window{limit: llm.MaxInputTokens},
+		window:     &window{},
+		profile:    newProfile(llm),
 		firstDelay: time.Second,
 		pause:      pause,
 	}
+	c.use(c.profile.get())
+	return c
 }
 
 // timeout is the longest time until the answer begins, and between two parts of it.

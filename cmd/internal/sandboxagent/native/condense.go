@@ -65,13 +65,20 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 	if first <= 0 {
 		first = defaultKeepFirst
 	}
-	shown := view(events)
+	shown := e.shown(events)
 	if len(shown) == 0 {
 		return false, nil
 	}
 	size := sizeOf(shown)
 	asked, byUser := requested(events)
-	hard := asked || c.window.exceeds(shown)
+	over := c.window.exceeds(shown, 1)
+	if (over || asked) && !byUser && e.shorten(c, events, asked) {
+		if !asked {
+			return false, nil
+		}
+		return true, e.conv.Append(nothingForgotten())
+	}
+	hard := asked || over
 	if !hard && size <= most {
 		return false, nil
 	}
@@ -92,9 +99,7 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 		if middle = shown[head:spoken(shown, head)]; len(middle) == 0 || onlySummary(middle) {
 			if byUser {
 				// There is nothing to condense. The request is done: no later step is to pay for it.
-				return false, e.conv.Append(&event.Condensation{
-					Head: event.Head{Source: event.SourceEnvironment}, ForgottenEventIDs: []string{},
-				})
+				return false, e.conv.Append(nothingForgotten())
 			}
 			if !asked {
 				return false, nil // it was an estimate: the server decides
@@ -116,6 +121,11 @@ func (e *Engine) condense(ctx context.Context, c *client, events []event.Event) 
 		Head: event.Head{Source: event.SourceEnvironment}, ForgottenEventIDs: idsOf(middle),
 		Summary: &a.text, SummaryOffset: &offset, LLMResponseID: a.id,
 	})
+}
+
+// nothingForgotten is the end of a request to condense that forgets no event.
+func nothingForgotten() *event.Condensation {
+	return &event.Condensation{Head: event.Head{Source: event.SourceEnvironment}, ForgottenEventIDs: []string{}}
 }
 
 // requested reports whether a condensation was asked for and not done, and whether a user asked.

@@ -17,8 +17,9 @@ type dialect struct {
 	noStream, noStreamOptions, noToolChoice, noEffort, noSampling bool
 	// otherMax sends the other name of the output's limit, noMax none.
 	otherMax, noMax bool
-	// someMax sends a limit of output where the settings have none.
+	// someMax sends a limit of output where the settings have none: most, in tokens.
 	someMax    bool
+	most       int
 	noPictures bool
 	noSystem   bool
 	// alternate has user and assistant in turn, with an answer between a result and a message.
@@ -45,8 +46,6 @@ type dialects struct {
 func newDialects(llm engine.LLM, model string) *dialects {
 	return &dialects{now: dialect{
 		noStream: llm.Stream != nil && !*llm.Stream, thoughts: wantsReasoning(model),
-		noPictures: llm.DisableVision,
-		written:    llm.NativeToolCalling != nil && !*llm.NativeToolCalling,
 	}}
 }
 

@@ -39,6 +39,8 @@ type Engine struct {
 	// connected is closed when the MCP servers are there or have failed; nil before the first step.
 	connected chan struct{}
 	closed    bool
+	// shortened is the id of the batch up to which outputs are shown shortened, "" for none.
+	shortened string
 
 	// life ends with Close.
 	life context.Context //nolint:containedctx // MCP servers outlive the step that starts them

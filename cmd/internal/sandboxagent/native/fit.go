@@ -14,8 +14,10 @@ import (
 // stored as it was and is sent as each server takes it.
 
 const (
-	// anyMax is the limit of output for a server that wants one, in tokens.
-	anyMax     = 8192
+	// anyMax is the limit of output for a server that wants one, in tokens, where the model's is unknown.
+	anyMax = 8192
+	// mostMax bounds it, since the window has to have room for it.
+	mostMax    = 32_000
 	goOn       = "Go on."
 	goesOn     = "(The conversation goes on.)"
 	understood = "Understood."
@@ -87,7 +89,7 @@ func (d dialect) parameters(r *openai.ChatCompletionRequest) {
 	//nolint:staticcheck // what servers other than OpenAI's know
 	switch {
 	case d.someMax && !limited(r):
-		r.MaxTokens = anyMax
+		r.MaxTokens = d.most
 	case d.noMax:
 		r.MaxTokens, r.MaxCompletionTokens = 0, 0
 	case d.otherMax:

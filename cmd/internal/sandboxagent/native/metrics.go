@@ -44,7 +44,7 @@ func (e *Engine) counted(c *client, id string, a *answer) event.Event {
 	if d := a.usage.CompletionTokensDetails; d != nil {
 		t.ReasoningTokens += int64(d.ReasoningTokens)
 	}
-	t.ContextWindow = int64(c.llm.MaxInputTokens)
+	t.ContextWindow = int64(c.profile.get().Window)
 	t.PerTurnToken = prompt + completion
 	stats.UsageToMetrics[id] = m
 	return engine.Update(engine.KeyStats, stats)

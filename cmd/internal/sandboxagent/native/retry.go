@@ -84,6 +84,7 @@ func (c *client) fitting(ctx context.Context, p prompt, shown *display, spent *a
 		case failed == nil:
 			a.cuts = c.window.counted(p, a.usage.PromptTokens)
 			a.think()
+			c.discover(ctx)
 			if len(a.calls) > 0 {
 				c.dialects.called()
 			}

@@ -45,7 +45,7 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 		return engine.Continue, err
 	}
 	p := prompt{
-		messages: messages(view(events), true), tools: definitions(box), onDelta: e.delta, withdraw: e.withdraw,
+		messages: messages(e.shown(events), true), tools: definitions(box), onDelta: e.delta, withdraw: e.withdraw,
 	}
 	a, err := model.full(ctx, p)
 	if err != nil {

@@ -75,6 +75,8 @@ type batch struct {
 	event.Head
 	calls   []*event.Action
 	results []event.Event // nil where a call has none
+	// short means that long results are shortened.
+	short bool
 }
 
 // paired puts each answer's calls and results together: a result belongs to the first open call
@@ -239,6 +241,9 @@ func (b *batch) messages(used map[string]bool, reasoning bool) []openai.ChatComp
 			Function: openai.FunctionCall{Name: a.ToolName, Arguments: object(a.ToolCall.Arguments)},
 		})
 		text, more := resultText(b.results[i])
+		if b.short {
+			text = shortText(text)
+		}
 		images = append(images, more...)
 		list = append(list, openai.ChatCompletionMessage{Role: openai.ChatMessageRoleTool, ToolCallID: id, Content: text})
 	}

@@ -14,6 +14,8 @@ const (
 	bytesPerToken = 4 // an estimate, until a server has counted
 	// leastGrowth is how much longer a request must be to tell that it was cut.
 	leastGrowth = 4096
+	// assumedOutput are the tokens that are left free for an answer, where the window is large enough.
+	assumedOutput = 8192
 	// leastWindow is the smallest window that a server is found out to have, in tokens.
 	leastWindow = 1024
 )
@@ -21,8 +23,9 @@ const (
 // window is a model's context: how much it takes, and how much the last request was.
 type window struct {
 	mu sync.Mutex
-	// limit is in tokens; 0 is unknown. The settings say it, else a refusal.
-	limit int
+	// limit is in tokens; 0 is unknown. The model's profile says it, else a refusal. output are the
+	// tokens of it that an answer may need.
+	limit, output int
 	// bytes and tokens are those of the last request with tools.
 	bytes, tokens int
 	// cuts is the number of tokens above which the server leaves out parts and says nothing; 0 is unknown.
@@ -78,9 +81,35 @@ func (w *window) counted(p prompt, tokens int) (cuts int) {
 	return cuts
 }
 
-// exceeds reports whether a view is more than the model takes, by the last count and an estimate
-// of what came since.
-func (w *window) exceeds(shown []event.Event) bool {
+// know sets the window and the longest answer that the model is known to have; 0 is unknown.
+func (w *window) know(limit, output int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.output = output; limit > 0 && w.cuts == 0 {
+		w.limit = limit
+	}
+}
+
+// room is how much a request may have: the window without a part for the answer. The caller holds
+// the mutex.
+func (w *window) room() int {
+	output := assumedOutput
+	if w.output > 0 {
+		output = min(w.output, assumedOutput)
+	}
+	return w.limit - min(output, w.limit/4)
+}
+
+// size is the window in tokens, 0 for an unknown one.
+func (w *window) size() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.limit
+}
+
+// exceeds reports whether a view is more than a part of what the model takes, by the last count and
+// an estimate of what came since.
+func (w *window) exceeds(shown []event.Event, part float64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.limit <= 0 {
@@ -95,7 +124,7 @@ func (w *window) exceeds(shown []event.Event) bool {
 	default:
 		n = int(int64(w.tokens) * int64(n) / int64(w.bytes))
 	}
-	return n > w.limit
+	return float64(n) > part*float64(w.room())
 }
 
 // bytesOf is the size of the texts of messages.
