@@ -179,8 +179,8 @@ func (s *schemas) inlineType(t reflect.Type) schema {
 	switch {
 	case t == reflect.TypeFor[wire.Time]() || t == reflect.TypeFor[time.Time]():
 		return schema{"type": "string", "format": "date-time"}
-	case t == reflect.TypeFor[json.RawMessage]():
-		return schema{}
+	case t == reflect.TypeFor[json.RawMessage](), t.Kind() == reflect.Interface:
+		return schema{"nullable": true} // any value; readers of OpenAPI 3.0 differ about null without it
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -195,8 +195,6 @@ func (s *schemas) inlineType(t reflect.Type) schema {
 		return schema{"type": "array", "items": s.ofType(t.Elem())}
 	case reflect.Map:
 		return s.keyed(schema{"type": "object", "additionalProperties": s.ofType(t.Elem())}, t.Key().String())
-	case reflect.Interface:
-		return schema{}
 	case reflect.Struct:
 		out := schema{"type": "object", "properties": schema{}, "additionalProperties": false}
 		s.fields(t, out)
