@@ -52,7 +52,7 @@ func arguments() []Behaviour {
 			},
 		},
 		{
-			Name: "parallel calls in one", Maker: "Gemini's compatible endpoint", Two: true,
+			ChatOnly: true, Name: "parallel calls in one", Maker: "Gemini's compatible endpoint", Two: true,
 			Source: "https://github.com/NousResearch/hermes-agent/issues/62940",
 			Answer: func(a *Reply) {
 				if !a.Writes() {
@@ -68,7 +68,7 @@ func arguments() []Behaviour {
 			},
 		},
 		{
-			Name: "parallel calls have one index", Maker: "gcli2api", Two: true,
+			ChatOnly: true, Name: "parallel calls have one index", Maker: "gcli2api", Two: true,
 			Source: "https://github.com/su-kaka/gcli2api/pull/406",
 			Answer: func(a *Reply) {
 				if !a.Writes() {
@@ -247,7 +247,7 @@ func thoughts() []Behaviour {
 			},
 		},
 		{
-			Name: "reasoning in the place of reasoning_content", Maker: "OpenRouter, vLLM", Source: FromMemory,
+			ChatOnly: true, Name: "reasoning in the place of reasoning_content", Maker: "OpenRouter, vLLM", Source: FromMemory,
 			Answer: func(a *Reply) {
 				a.Delta(map[string]any{"reasoning": "Hm."}, nil)
 				a.Good()

@@ -7,6 +7,8 @@
 // with calls, breaks.go how an answer breaks off.
 package modelserver
 
+import "bivouac.dev/bivouac/scheduler/agent/preset"
+
 // FromMemory is the source of a behaviour that no document was found for.
 const FromMemory = "from memory"
 
@@ -45,6 +47,13 @@ const (
 type Behaviour struct {
 	// Name says what the server does.
 	Name string
+	// API is what it speaks, "" for chat completions; ChatOnly that no other one has it.
+	API      preset.API
+	ChatOnly bool
+	// Asked is the API that the settings lead to, where it is not API. Elsewhere is what the server says
+	// then; nil is a page that is not found.
+	Asked     preset.API
+	Elsewhere *Refusal
 	// Maker is the server or vendor that it imitates.
 	Maker string
 	// Source is an address where the behaviour is described, or FromMemory.
@@ -58,6 +67,8 @@ type Behaviour struct {
 	// MaxTokens and Temperature are set in the agent's settings where they are not 0.
 	MaxTokens   int
 	Temperature float64
+	// Effort is set likewise.
+	Effort string
 	// Timeout is the agent's for a call, in seconds; 0 is its default.
 	Timeout int
 	// Text makes the model end with a text in the place of a call of finish.
@@ -70,9 +81,10 @@ type Behaviour struct {
 func All() []Behaviour {
 	var all []Behaviour
 	for _, list := range [][]Behaviour{
-		parameters(), outputs(), orders(), pictures(), pasts(), refusals(), withoutCalls(),
-		forms(), streams(), numbers(), arguments(), names(), written(), thoughts(),
-		broken(), errorsWithin(), limits(), busy(),
+		everywhere(parameters()), outputs(), everywhere(orders()), everywhere(pictures()), everywhere(pasts()),
+		refusals(), everywhere(withoutCalls()), forms(), streams(), numbers(), everywhere(arguments()),
+		everywhere(names()), everywhere(written()), everywhere(thoughts()), everywhere(broken()), errorsWithin(),
+		everywhere(limits()), everywhere(busy()), inMessages(), inResponses(), otherAPIs(),
 	} {
 		all = append(all, list...)
 	}

@@ -11,10 +11,10 @@ func TestAll_NameTheirSource(t *testing.T) {
 	seen := map[string]bool{}
 	documented := 0
 	for _, b := range All() {
-		if seen[b.Name] || b.Name == "" || b.Maker == "" {
+		if seen[b.Title()] || b.Name == "" || b.Maker == "" {
 			t.Errorf("%q of %q has no name of its own, or no maker", b.Name, b.Maker)
 		}
-		seen[b.Name] = true
+		seen[b.Title()] = true
 		switch {
 		case strings.HasPrefix(b.Source, "https://"), strings.Contains(b.Source, "documentation"):
 			documented++

@@ -19,9 +19,13 @@ type Reply struct {
 	Text string
 
 	gone <-chan struct{}
+	// stream writes the answer in another API than chat completions, nil for that.
+	stream stream
 	// prompted reports that the tools are described in the prompt and called in a text.
 	prompted bool
 	headed   bool
+	// edit collects a stream in the place of writing it.
+	edit *strings.Builder
 }
 
 // plan decides what the model says, by what it sees.
@@ -143,6 +147,10 @@ func (a *Reply) Head() {
 
 // Raw writes bytes at once.
 func (a *Reply) Raw(text string) {
+	if a.edit != nil {
+		a.edit.WriteString(text)
+		return
+	}
 	a.Head()
 	fmt.Fprint(a.W, text)
 	http.NewResponseController(a.W).Flush() //nolint:errcheck // a client that is gone ends the request
@@ -161,11 +169,19 @@ func (a *Reply) Frame(choices ...any) map[string]any {
 
 // Delta writes a part of the message.
 func (a *Reply) Delta(delta map[string]any, finish any) {
+	if a.stream != nil {
+		a.stream.part(partOf(delta))
+		return
+	}
 	a.Event(a.Frame(map[string]any{"index": 0, "delta": delta, "finish_reason": finish}))
 }
 
 // End ends a stream as OpenAI does.
 func (a *Reply) End(finish string) {
+	if a.stream != nil {
+		a.stream.end(finish)
+		return
+	}
 	a.Delta(map[string]any{}, finish)
 	if a.R.Has("stream_options") {
 		f := a.Frame()
@@ -188,6 +204,11 @@ func (a *Reply) Body(message map[string]any, finish any) map[string]any {
 
 // Whole writes the answer in one piece.
 func (a *Reply) Whole(message map[string]any, finish any) {
+	if a.stream != nil {
+		why, _ := finish.(string)
+		a.stream.whole(partOf(message), why)
+		return
+	}
 	a.JSON(http.StatusOK, a.Body(message, finish))
 }
 

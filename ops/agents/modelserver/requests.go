@@ -38,23 +38,23 @@ func parameters() []Behaviour {
 			Refuse: streamless(refuse(http.StatusBadRequest, "Your organization must be verified to stream this model.")),
 		},
 		{
-			Name: "refuses tools in a stream", Maker: "llama.cpp",
+			ChatOnly: true, Name: "refuses tools in a stream", Maker: "llama.cpp",
 			Source: "https://github.com/simonw/llm-llama-server/issues/3",
 			Refuse: streamless(refuse(http.StatusInternalServerError, "Cannot use tools with stream")),
 		},
 		{
-			Name: "forbids stream_options", Maker: "Mistral",
+			ChatOnly: true, Name: "forbids stream_options", Maker: "Mistral",
 			Source: "https://github.com/openai/openai-agents-python/issues/442",
 			Refuse: without("stream_options", &Refusal{http.StatusUnprocessableEntity, forbidden}),
 		},
 		{
-			Name: "does not know stream_options, and says so in a list", Maker: "Gemini's compatible endpoint",
+			ChatOnly: true, Name: "does not know stream_options, and says so in a list", Maker: "Gemini's compatible endpoint",
 			Source: "https://github.com/SuzumiyaAkizuki/ComfyUI-NewBie-LLM-Formatter/issues/3",
 			Refuse: without("stream_options", &Refusal{http.StatusBadRequest, `[{"error":{"code":400,"message":"Invalid JSON ` +
 				`payload received. Unknown name \"stream_options\": Cannot find field.","status":"INVALID_ARGUMENT"}}]`}),
 		},
 		{
-			Name: "forbids stream_options with data sources", Maker: "Azure",
+			ChatOnly: true, Name: "forbids stream_options with data sources", Maker: "Azure",
 			Source: "https://github.com/openai/openai-python/issues/2296",
 			Refuse: without("stream_options", refuse(http.StatusBadRequest,
 				"Validation error at #/stream_options: Extra inputs are not permitted")),
@@ -136,19 +136,19 @@ func outputs() []Behaviour {
 func orders() []Behaviour {
 	return []Behaviour{
 		{
-			Name: "roles must alternate", Maker: "vLLM with Mistral's template", Past: TwoMessages,
+			ChatOnly: true, Name: "roles must alternate", Maker: "vLLM with Mistral's template", Past: TwoMessages,
 			Source: "https://github.com/vllm-project/vllm/issues/6862", Refuse: alternating,
 		},
 		{
-			Name: "a user's message after a result", Maker: "Mistral", Past: Called,
+			ChatOnly: true, Name: "a user's message after a result", Maker: "Mistral", Past: Called,
 			Source: "https://github.com/avante-corp/avante.nvim/issues/2562", Refuse: bridged,
 		},
 		{
-			Name: "a user's message after a result, on vLLM", Maker: "vLLM with Mistral Small 4", Past: Called,
+			ChatOnly: true, Name: "a user's message after a result, on vLLM", Maker: "vLLM with Mistral Small 4", Past: Called,
 			Source: "https://github.com/mistralai/mistral-vibe/issues/578", Refuse: bridged,
 		},
 		{
-			Name: "the last message is the assistant's", Maker: "Mistral", Past: Answered,
+			ChatOnly: true, Name: "the last message is the assistant's", Maker: "Mistral", Past: Answered,
 			Source: "https://github.com/crewAIInc/crewAI/issues/2194",
 			Refuse: lastIsUser("Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant"),
 		},
@@ -159,17 +159,17 @@ func orders() []Behaviour {
 				"The conversation must end with a user message."),
 		},
 		{
-			Name: "no system role", Maker: "vLLM with Gemma", Source: "https://github.com/vllm-project/vllm/pull/2964",
+			ChatOnly: true, Name: "no system role", Maker: "vLLM with Gemma", Source: "https://github.com/vllm-project/vllm/pull/2964",
 			Refuse: systemless(flat(http.StatusBadRequest, "System role not supported")),
 		},
 		{
-			Name: "no system role for this model", Maker: "OpenAI o1-mini",
+			ChatOnly: true, Name: "no system role for this model", Maker: "OpenAI o1-mini",
 			Source: "https://github.com/tailcallhq/forgecode/issues/1177",
 			Refuse: systemless(refuse(http.StatusBadRequest,
 				"Unsupported value: 'messages[0].role' does not support 'system' with this model.")),
 		},
 		{
-			Name: "only user and assistant", Maker: "llama.cpp with Mistral 7B's template",
+			ChatOnly: true, Name: "only user and assistant", Maker: "llama.cpp with Mistral 7B's template",
 			Source: "https://github.com/withcatai/node-llama-cpp/issues/263", Past: Called,
 			Refuse: func(r *Request) *Refusal {
 				other := func(m Message) bool { return m.Role != "user" && m.Role != "assistant" || len(m.Calls) > 0 }
@@ -180,7 +180,7 @@ func orders() []Behaviour {
 			},
 		},
 		{
-			Name: "every message needs a content", Maker: "proxy to Anthropic", Source: FromMemory, Past: Called,
+			ChatOnly: true, Name: "every message needs a content", Maker: "proxy to Anthropic", Source: FromMemory, Past: Called,
 			Refuse: func(r *Request) *Refusal {
 				if r.Any(func(m Message) bool { return m.Empty }) {
 					return refuse(http.StatusBadRequest, "messages.2: all messages must have non-empty content")
@@ -189,7 +189,7 @@ func orders() []Behaviour {
 			},
 		},
 		{
-			Name: "an empty answer in the history", Maker: "Mistral", Source: FromMemory, Past: EmptyAnswers,
+			ChatOnly: true, Name: "an empty answer in the history", Maker: "Mistral", Source: FromMemory, Past: EmptyAnswers,
 			Refuse: func(r *Request) *Refusal {
 				if r.Any(func(m Message) bool { return m.Role == "assistant" && m.Empty && len(m.Calls) == 0 }) {
 					return flat(http.StatusBadRequest, "Assistant message must have either content or tool_calls, but not none.")

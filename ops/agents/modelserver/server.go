@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Request is a request as the server got it.
@@ -18,6 +20,7 @@ type Request struct {
 	// Number counts the requests of one server, from 1.
 	Number   int
 	Body     map[string]any
+	Header   http.Header
 	Messages []Message
 	Tools    []string
 }
@@ -31,6 +34,8 @@ type Message struct {
 	Calls     []Call
 	CallID    string
 	Reasoning bool
+	// Thought is what only the thought's maker knows: it with its signature, or its encrypted content.
+	Thought string
 	// Empty reports that there is neither a text nor a call.
 	Empty bool
 }
@@ -98,7 +103,15 @@ func (s *Server) Requests() int {
 }
 
 func (s *Server) serve(w http.ResponseWriter, hr *http.Request) {
-	if hr.URL.Path != "/v1/chat/completions" {
+	api := s.behaviour.API
+	if api == "" {
+		api = preset.Completions
+	}
+	if hr.URL.Path != "/v1"+api.Path() {
+		if s.behaviour.Elsewhere != nil {
+			write(w, s.behaviour.Elsewhere)
+			return
+		}
 		http.NotFound(w, hr)
 		return
 	}
@@ -106,7 +119,7 @@ func (s *Server) serve(w http.ResponseWriter, hr *http.Request) {
 	if err != nil {
 		return
 	}
-	r, err := parse(body)
+	r, err := parse(api, hr.Header, body)
 	if err != nil {
 		write(w, refuse(http.StatusBadRequest, "%v", err))
 		return
@@ -122,6 +135,7 @@ func (s *Server) serve(w http.ResponseWriter, hr *http.Request) {
 		}
 	}
 	a := &Reply{W: w, R: r, gone: hr.Context().Done()}
+	a.stream = a.streamOf(api)
 	a.plan(s.behaviour.Text)
 	if s.behaviour.Answer != nil {
 		s.behaviour.Answer(a)
@@ -137,7 +151,27 @@ func write(w http.ResponseWriter, r *Refusal) {
 }
 
 // parse reads a request. Like every server, it takes a call without its result for an error.
-func parse(body []byte) (*Request, error) {
+func parse(api preset.API, header http.Header, body []byte) (*Request, error) {
+	r := &Request{Header: header}
+	err := json.Unmarshal(body, &r.Body)
+	if err != nil {
+		return nil, err
+	}
+	switch api {
+	case preset.Messages:
+		err = parseMessages(r, body)
+	case preset.Responses:
+		err = parseResponses(r, body)
+	case preset.Completions:
+		err = parseChat(r, body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, paired(r.Messages)
+}
+
+func parseChat(r *Request, body []byte) error {
 	var typed struct {
 		Messages []struct {
 			Role      string          `json:"role"`
@@ -158,12 +192,8 @@ func parse(body []byte) (*Request, error) {
 			} `json:"function"`
 		} `json:"tools"`
 	}
-	r := &Request{}
 	if err := json.Unmarshal(body, &typed); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(body, &r.Body); err != nil {
-		return nil, err
+		return err
 	}
 	for _, t := range typed.Tools {
 		r.Tools = append(r.Tools, t.Function.Name)
@@ -177,7 +207,7 @@ func parse(body []byte) (*Request, error) {
 		one.Empty = one.Text == "" && len(one.Pictures) == 0
 		r.Messages = append(r.Messages, one)
 	}
-	return r, paired(r.Messages)
+	return nil
 }
 
 func contents(raw json.RawMessage) (text string, pictures []string) {

@@ -61,6 +61,8 @@ type LLM struct {
 	APIKey string `json:"api_key"`
 	// BaseURL is the endpoint's address, up to and with "/v1"; empty is the provider's own.
 	BaseURL string `json:"base_url"`
+	// API is completions, responses or messages; empty is what the model and BaseURL tell.
+	API string `json:"api,omitempty"`
 	// UsageID names the use of the model in the stats.
 	UsageID string `json:"usage_id"`
 	// Stream asks for the answer in parts; null is yes.

@@ -13,6 +13,7 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/tools"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // definitions are the tools as a model is told of them.
@@ -90,14 +91,20 @@ func (e *Engine) called(
 	var list []event.Event
 	var valid []*event.Action
 	for i, c := range a.calls {
+		item := a.items[c.ID]
 		c.ID = freshID(used, c.ID)
 		action, problem := e.action(box, a.id, c)
 		if i == len(a.calls)-1 && a.cutCall() {
 			problem = "The limit of output cut this call before its arguments were complete, and it was not executed. " +
 				"Make it shorter, or do it in several calls."
 		}
+		action.ResponsesReasoningItem = item
+		if a.api == preset.Responses {
+			action.ToolCall.Origin = "responses"
+		}
 		if i == 0 {
 			action.ReasoningContent = optional(a.reasoning)
+			action.ThinkingBlocks = append(action.ThinkingBlocks, a.blocks...)
 			if strings.TrimSpace(a.text) != "" {
 				action.Thought = []event.Text{event.NewText(a.text)}
 			}

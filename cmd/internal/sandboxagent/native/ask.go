@@ -24,8 +24,11 @@ func (e *Engine) Ask(ctx context.Context, question string) (string, error) {
 		return "", err
 	}
 	c := e.model()
-	list := append(messages(e.shown(events), true), userText(question))
-	a, err := c.ask(ctx, prompt{messages: list, tools: definitions(box), noCalls: true})
+	shown := e.shown(events)
+	list := append(messages(shown, true), userText(question))
+	a, err := c.ask(ctx, prompt{
+		messages: list, thoughts: thoughtsOf(shown), tools: definitions(box), noCalls: true,
+	})
 	if err != nil {
 		return "", asFailure(err)
 	}

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -27,7 +28,7 @@ func TestBehaviours(t *testing.T) {
 	passed := make([]bool, len(all))
 	t.Run("each", func(t *testing.T) {
 		for i, b := range all {
-			t.Run(b.Name, func(t *testing.T) {
+			t.Run(b.Title(), func(t *testing.T) {
 				t.Parallel()
 				n, err := solve(t, b)
 				passed[i] = err == nil
@@ -36,7 +37,7 @@ func TestBehaviours(t *testing.T) {
 					said = "NOT PASSED: " + err.Error()
 					t.Error(err)
 				}
-				lines[i] = fmt.Sprintf("| %s | %s | %s | %s |", b.Name, b.Maker, b.Source, said)
+				lines[i] = fmt.Sprintf("| %s | %s | %s | %s |", b.Title(), b.Maker, b.Source, said)
 			})
 		}
 	})
@@ -56,7 +57,8 @@ func solve(t *testing.T, b modelserver.Behaviour) (requests int, err error) {
 	setup := engine.Setup{
 		ID: "0123456789abcdef0123456789abcdef", Dir: t.TempDir(), WorkingDir: t.TempDir(),
 		Agent: engine.Agent{Kind: "openhands", LLM: engine.LLM{
-			Model: "openai/scripted", APIKey: "sk-scripted", BaseURL: s.URL, Timeout: b.Timeout,
+			Model: "openai/scripted", APIKey: "sk-scripted", BaseURL: s.URL, Timeout: b.Timeout, ReasoningEffort: b.Effort,
+			API: string(cmp.Or(b.Asked, b.API)),
 		}},
 	}
 	if b.MaxTokens > 0 {

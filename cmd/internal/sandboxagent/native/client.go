@@ -3,7 +3,6 @@ package native
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -15,6 +14,7 @@ import (
 	openai "github.com/sashabaranov/go-openai"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
@@ -34,6 +34,8 @@ const (
 type prompt struct {
 	messages []openai.ChatCompletionMessage
 	tools    []openai.Tool
+	// thoughts are what earlier answers thought, for servers that want it back.
+	thoughts thoughts
 	// noCalls forbids calls though tools are listed, as histories with calls need it.
 	noCalls bool
 	// onDelta is called with each part of a streamed answer; nil asks for no stream.
@@ -50,7 +52,14 @@ type answer struct {
 	calls     []openai.ToolCall
 	finish    string
 	usage     openai.Usage
-	cost      *float64 // what the server says that it cost
+	// cached are the tokens that were written to a cache of prompts.
+	cached int
+	// blocks and items are the thoughts as their maker wants them back; items by the id of the call after
+	// them. api is what it was said in.
+	blocks []event.ThinkingBlock
+	items  map[string]event.Any
+	api    preset.API
+	cost   *float64 // what the server says that it cost
 	// cuts is the number of tokens above which the server was found to leave out parts of requests.
 	cuts int
 }
@@ -98,7 +107,7 @@ func (c *client) timeout() time.Duration {
 }
 
 // try sends a request once.
-func (c *client) try(ctx context.Context, r *openai.ChatCompletionRequest, shown *display) (*answer, *callError) {
+func (c *client) try(ctx context.Context, r outgoing, shown *display) (*answer, *callError) {
 	// Another cause than ctx's tells the timeout from an interrupt.
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -123,8 +132,8 @@ func (c *client) try(ctx context.Context, r *openai.ChatCompletionRequest, shown
 		}
 		return nil, failed
 	}
-	a := parts{shown: shown}
-	if !r.Stream {
+	a := parts{answer: answer{api: r.api}, shown: shown}
+	if !r.stream {
 		a.shown = nil
 	}
 	ended := false
@@ -190,32 +199,38 @@ func (l *lively) Read(b []byte) (int, error) {
 }
 
 // send sends a request.
-func (c *client) send(ctx context.Context, r *openai.ChatCompletionRequest) (*http.Response, error) {
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint.URL("/chat/completions"), bytes.NewReader(body))
+func (c *client) send(ctx context.Context, r outgoing) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url(r.api), bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	if r.Stream {
+	if r.stream {
 		req.Header.Set("Accept", "text/event-stream, application/json")
 	}
-	return c.do(req)
+	return c.do(req, r.api)
 }
 
-// do sends a request with the key.
-func (c *client) do(req *http.Request) (*http.Response, error) {
-	if c.llm.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+c.llm.APIKey)
-		if c.endpoint.Azure {
-			req.Header.Set("Api-Key", c.llm.APIKey)
-		}
+// do sends a request with the key, in the header that the API has for it.
+func (c *client) do(req *http.Request, api preset.API) (*http.Response, error) {
+	header(req.Header, api, c.llm.APIKey)
+	if c.endpoint.Azure && c.llm.APIKey != "" {
+		req.Header.Set("Api-Key", c.llm.APIKey)
 	}
 	return c.http.Do(req)
+}
+
+// url is where an API is served. Anthropic's base URLs have no version by custom.
+func (c *client) url(api preset.API) string {
+	e := c.endpoint
+	if api == preset.Messages {
+		if v, _ := preset.VendorOf(c.llm.Model); c.llm.BaseURL == "" && v.Anthropic != "" {
+			e.Base = v.Anthropic
+		}
+		e.Base = strings.TrimSuffix(e.Base, "/v1") + "/v1"
+	}
+	return e.URL(api.Path())
 }
 
 // request is the body of the call, for a server that takes everything.
@@ -230,13 +245,13 @@ func (c *client) request(p prompt) openai.ChatCompletionRequest {
 		r.ReasoningEffort = e
 	}
 	if n := c.llm.MaxOutputTokens; n != nil {
-		if reasons(c.model) {
+		if preset.Reasons(c.model) {
 			r.MaxCompletionTokens = *n
 		} else {
 			r.MaxTokens = *n //nolint:staticcheck // what servers other than OpenAI's know
 		}
 	}
-	if !reasons(c.model) {
+	if !preset.Reasons(c.model) {
 		r.Temperature, r.TopP = number(c.llm.Temperature), number(c.llm.TopP)
 	}
 	return r

@@ -2,18 +2,22 @@ package native
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"net/http"
 	"sync"
 
 	openai "github.com/sashabaranov/go-openai"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // dialect is what a server and its model take of the protocol. A refusal that names what it is about
 // sets one member, never back, so that each request is repaired a bounded number of times.
 type dialect struct {
+	api preset.API
+	// apiChanged is set once another API is asked than the settings lead to.
+	apiChanged                                                    bool
 	noStream, noStreamOptions, noToolChoice, noEffort, noSampling bool
 	// otherMax sends the other name of the output's limit, noMax none.
 	otherMax, noMax bool
@@ -31,6 +35,11 @@ type dialect struct {
 	// shortIDs are ids of nine letters and digits, as Mistral wants them.
 	shortIDs             bool
 	noThoughts, thoughts bool
+	// noThoughtsTo is the id of the last call whose thoughts were refused, with those before it.
+	noThoughtsTo string
+	// thoughtBudget asks for thoughts with a budget, smallMax for short answers. noCache marks no prompt for
+	// a cache, noSummary and noEncrypted ask for no summary of thoughts and not for thoughts to send back.
+	thoughtBudget, smallMax, noCache, noSummary, noEncrypted bool
 	// written has the tools in the prompt and calls in texts; told only shows the past calls so.
 	written, told bool
 }
@@ -45,6 +54,7 @@ type dialects struct {
 
 func newDialects(llm engine.LLM, model string) *dialects {
 	return &dialects{now: dialect{
+		api:      cmp.Or(preset.API(llm.API), preset.APIOf(llm.Model, llm.BaseURL)),
 		noStream: llm.Stream != nil && !*llm.Stream, thoughts: wantsReasoning(model),
 	}}
 }
@@ -78,14 +88,13 @@ func (d *dialects) reads() reads {
 // learn changes the dialect by a refusal of a prompt's request, and reports whether the request is
 // another one now. A refusal that says nothing known of a history with calls or pictures makes the
 // history as plain as it can be, once.
-func (d *dialects) learn(f *callError, asked openai.ChatCompletionRequest) bool {
+func (d *dialects) learn(f *callError, asked openai.ChatCompletionRequest, t thoughts) bool {
 	if !repairable(f) {
 		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	sent := d.now.fit(asked)
-	before, _ := json.Marshal(sent) // it was sent
+	before, sent := d.now.write(asked, t)
 	long := f.refused != nil && *f.refused == refusedLength
 	for _, one := range repairs {
 		if one.long != long && long || !one.says.MatchString(f.said) {
@@ -93,10 +102,13 @@ func (d *dialects) learn(f *callError, asked openai.ChatCompletionRequest) bool 
 		}
 		next := d.now
 		one.change(&next, sent)
-		if after, err := json.Marshal(next.fit(asked)); err == nil && !bytes.Equal(before, after) {
+		if after, _ := next.write(asked, t); !bytes.Equal(before.body, after.body) {
 			d.now = next
 			return true
 		}
+	}
+	if d.now.otherAPI(f) {
+		return true
 	}
 	if long || f.status != http.StatusBadRequest && f.status != http.StatusUnprocessableEntity {
 		return false

@@ -69,7 +69,7 @@ var (
 	tooLong = regexp.MustCompile(`(?i)context_length_exceeded|maximum context length|context window|context ` +
 		`length|prompt is too long|` +
 		`input is too long|too many tokens|exceeds? the (model'?s )?(maximum|limit|available ` +
-		`context)|request too large|max_model_len`)
+		`context)|request too large|max_model_len|exceed context limit`)
 	malformed = regexp.MustCompile(
 		`(?i)tool_call_ids?\b.*(response|respond|follow|result|answer)|tool_use.*tool_result|tool_result.*tool_use|` +
 			`must (be followed by|follow).*tool|unexpected (tool|role)`,

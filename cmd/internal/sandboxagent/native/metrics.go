@@ -38,6 +38,7 @@ func (e *Engine) counted(c *client, id string, a *answer) event.Event {
 	t.Model, t.ResponseID = c.llm.Model, cmp.Or(a.id, t.ResponseID)
 	t.PromptTokens += prompt
 	t.CompletionTokens += completion
+	t.CacheWriteTokens += int64(a.cached)
 	if d := a.usage.PromptTokensDetails; d != nil {
 		t.CacheReadTokens += int64(d.CachedTokens)
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	openai "github.com/sashabaranov/go-openai"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
 
 // Servers write the protocol's values in other types than OpenAI's, so that the types here take
@@ -183,16 +185,24 @@ type parts struct {
 	// calls have their arguments here.
 	calls []*callParted
 	size  int // bytes of all of them
-	// done reports that the server said that this is the end, in one of the ways in which it can.
-	done  bool
-	shown *display
+	// done reports that the server said that this is the end, in one of the ways in which it can; ended
+	// that nothing comes after it.
+	done, ended bool
+	shown       *display
+	// block is the place among blocks of the one that grows, item the thoughts before the next call, and
+	// streams are the items that came in parts.
+	block   int
+	item    event.Any
+	streams map[amount]bool
 }
 
 type callParted struct {
 	index     *amount
 	id, name  string
 	arguments []byte
-	extent    extent // that of the arguments
+	extent    extent    // that of the arguments
+	whole     []byte    // the arguments in one piece, where a server sends them so, too
+	item      event.Any // the thoughts before it
 }
 
 // extent tells where a JSON value may end, part after part, without reading it again.
@@ -259,11 +269,11 @@ func ignoreEnd(err error) error {
 func (a *parts) readObjects(r io.Reader) error {
 	d := json.NewDecoder(r)
 	for {
-		var f frame
-		if err := d.Decode(&f); err != nil {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
 			return ignoreEnd(err)
 		}
-		if err := a.add(f); err != nil {
+		if err := a.event(raw); err != nil {
 			return err
 		}
 	}
@@ -297,11 +307,7 @@ func (a *parts) readEvents(r *bufio.Reader) error {
 		case empty:
 			data = data[:0]
 		case value.ended():
-			var f frame
-			if err := json.Unmarshal(data, &f); err != nil {
-				return fmt.Errorf("the stream is not valid: %w", err)
-			}
-			if err := a.add(f); err != nil {
+			if err := a.event(data); err != nil || a.ended {
 				return err
 			}
 			data, value = data[:0], extent{}
@@ -450,10 +456,20 @@ func (a *parts) complete() (*answer, error) {
 	out := a.answer
 	out.text, out.reasoning = a.text.String(), a.reasoning.String()
 	for _, c := range a.calls {
+		arguments := c.arguments
+		if len(c.whole) > 0 && !c.extent.ended() {
+			arguments = c.whole
+		}
 		out.calls = append(out.calls, openai.ToolCall{
 			ID: c.id, Type: openai.ToolTypeFunction,
-			Function: openai.FunctionCall{Name: c.name, Arguments: string(c.arguments)},
+			Function: openai.FunctionCall{Name: c.name, Arguments: string(arguments)},
 		})
+		if len(c.item) > 0 {
+			if out.items == nil {
+				out.items = map[string]event.Any{}
+			}
+			out.items[c.id] = c.item
+		}
 	}
 	return &out, nil
 }

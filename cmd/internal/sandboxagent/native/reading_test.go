@@ -77,7 +77,8 @@ func TestTry_SignsOfLifeAfterTheEnd(t *testing.T) {
 		}
 		fmt.Fprint(w, `data: {"error":{"message":"it was waited for me"}}`+"\n\n")
 	})
-	a, failed := c.try(t.Context(), c.dialects.get().fit(c.request(streamed())), nil)
+	r, _ := c.dialects.get().write(c.request(streamed()), nil)
+	a, failed := c.try(t.Context(), r, nil)
 	if failed != nil || a.text != "Here." {
 		t.Errorf("%+v, %v", a, failed)
 	}

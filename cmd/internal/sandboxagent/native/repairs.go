@@ -35,6 +35,7 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 	{says: says(`stream_options|include_usage`), change: set(func(d *dialect) *bool { return &d.noStreamOptions })},
 	{says: says(`max_(completion_)?tokens.*(at most|too large|above maximum)|maximum tokens you requested|` +
 		`is too large: \d+`), change: noMax, long: true},
+	{says: says(`max_tokens: \d+ (>|\\u003e) \d+`), change: set(func(d *dialect) *bool { return &d.smallMax })},
 	{
 		says:   says(`max_tokens.{0,60}(required|missing)|(required|missing).{0,60}max_tokens`),
 		change: set(func(d *dialect) *bool { return &d.someMax }),
@@ -47,8 +48,24 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 	{says: says(`tool_choice`), change: func(d *dialect, r *openai.ChatCompletionRequest) {
 		d.noToolChoice = d.noToolChoice || r.ToolChoice != nil
 	}},
+	{says: says(`cache_control`), change: set(func(d *dialect) *bool { return &d.noCache })},
+	{says: says(`thinking\.(type|budget)|adaptive thinking|output_config|budget_tokens`), change: otherThinking},
+	{
+		says:   says(`encrypted.content.{0,40}not (supported|permitted|allowed)|\binclude\b.{0,60}(unsupported|unknown|not )`),
+		change: set(func(d *dialect) *bool { return &d.noEncrypted }),
+	},
+	{
+		says:   says(`reasoning\.summary|reasoning summar`),
+		change: set(func(d *dialect) *bool { return &d.noSummary }),
+	},
+	{
+		says: says(`signature|thinking. blocks?|cannot contain .thinking|redacted_thinking|encrypted content|` +
+			`invalid_encrypted_content|type 'reasoning'|'reasoning' item`),
+		change: noKept,
+	},
 	{says: says(`temperature|top_p`), change: set(func(d *dialect) *bool { return &d.noSampling })},
-	{says: says(`reasoning_effort`), change: set(func(d *dialect) *bool { return &d.noEffort })},
+	{says: says(`reasoning_effort|reasoning\.effort|does not support thinking|` +
+		`thinking.{0,30}(is enabled|not supported|not permitted|unsupported)`), change: set(func(d *dialect) *bool { return &d.noEffort })},
 	{
 		says:   says(`reasoning_content.*(passed back|required|missing|must be)|missing.*reasoning_content`),
 		change: set(func(d *dialect) *bool { return &d.thoughts }),
@@ -95,6 +112,21 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 func otherMax(d *dialect, r *openai.ChatCompletionRequest) {
 	if limited(r) {
 		d.noMax, d.otherMax = d.noMax || d.otherMax, true
+	}
+}
+
+// otherThinking asks for thoughts in the other way, and for none where that is refused too.
+func otherThinking(d *dialect, _ *openai.ChatCompletionRequest) {
+	d.noEffort, d.thoughtBudget = d.noEffort || d.thoughtBudget, true
+}
+
+// noKept sends the thoughts no more that were sent now. Later ones are sent: a signature may be of another
+// model's, or of a history that was condensed since.
+func noKept(d *dialect, r *openai.ChatCompletionRequest) {
+	for _, m := range r.Messages {
+		for _, c := range m.ToolCalls {
+			d.noThoughtsTo = c.ID
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (c *client) fitting(ctx context.Context, p prompt, shown *display, spent *a
 	for {
 		shown.again()
 		asked := c.request(p)
-		r := c.dialects.get().fit(asked)
+		r, _ := c.dialects.get().write(asked, p.thoughts)
 		a, failed := c.try(ctx, r, shown)
 		if failed != nil {
 			spent.spend(&failed.spent)
@@ -92,7 +92,7 @@ func (c *client) fitting(ctx context.Context, p prompt, shown *display, spent *a
 		case failed.refused != nil && *failed.refused == refusedLength:
 			c.window.refused(failed.said)
 		}
-		if ctx.Err() != nil || !c.dialects.learn(failed, asked) {
+		if ctx.Err() != nil || !c.dialects.learn(failed, asked, p.thoughts) {
 			return nil, failed
 		}
 	}
@@ -155,6 +155,7 @@ func (a *answer) spend(earlier *answer) {
 	more := earlier.usage
 	a.usage.PromptTokens += more.PromptTokens
 	a.usage.CompletionTokens += more.CompletionTokens
+	a.cached += earlier.cached
 	if d := more.PromptTokensDetails; d != nil {
 		sum := openai.PromptTokensDetails{}
 		if a.usage.PromptTokensDetails != nil {

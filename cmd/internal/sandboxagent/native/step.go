@@ -44,8 +44,10 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 	if done, err := e.condense(ctx, model, events); done || err != nil {
 		return engine.Continue, err
 	}
+	shown := e.shown(events)
 	p := prompt{
-		messages: messages(e.shown(events), true), tools: definitions(box), onDelta: e.delta, withdraw: e.withdraw,
+		messages: messages(shown, true), thoughts: thoughtsOf(shown), tools: definitions(box),
+		onDelta: e.delta, withdraw: e.withdraw,
 	}
 	a, err := model.full(ctx, p)
 	if err != nil {
