@@ -14,6 +14,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/llmtoken"
 	"bivouac.dev/bivouac/httpapi/response"
 	"bivouac.dev/bivouac/httpapi/wire"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // handleSwitchLLM handles POST …/{conversation_id}/switch_llm: the one way by which a conversation
@@ -87,7 +88,7 @@ func (s *Server) switchLLM(c *call, id, model, profile string) (response.Respons
 	}
 	// The agent first: what is recorded under an Idempotency-Key has been done.
 	if a.row.AgentKind != fsm.AgentACP && to.Model != "" {
-		if err := a.switchModel(c.Ctx(), id, to.Model); err != nil {
+		if err := a.switchModel(c.Ctx(), id, to); err != nil {
 			return response.Response{}, err
 		}
 	}
@@ -108,11 +109,15 @@ func (s *Server) gatewayURL() string { return strings.TrimRight(s.cfg.APIURLs[0]
 // switchModel tells the agent server which model the conversation asks for from now on. The gateway's
 // address and a token come along for agent servers that replace the whole, and a usage id of the
 // model's own for those that keep the first model of an id.
-func (a *conversationAgent) switchModel(ctx context.Context, id, model string) error {
-	body, err := json.Marshal(map[string]any{"llm": map[string]string{
-		"model": model, "base_url": a.server.gatewayURL(), "api_key": llmtoken.New(a.key, a.sandbox, id),
-		"usage_id": "agent-" + model,
-	}})
+func (a *conversationAgent) switchModel(ctx context.Context, id string, to *fsm.ModelEndpoint) error {
+	llm := map[string]string{
+		"model": to.Model, "base_url": a.server.gatewayURL(), "api_key": llmtoken.New(a.key, a.sandbox, id),
+		"usage_id": "agent-" + to.Model,
+	}
+	if api := preset.APIOf(to.Model, to.BaseURL).Named(); api != "" {
+		llm["api"] = api
+	}
+	body, err := json.Marshal(map[string]any{"llm": llm})
 	if err != nil {
 		return err
 	}

@@ -80,6 +80,12 @@ func TestModels_AConversationKeepsItsServerAndKey(t *testing.T) {
 	if len(*calls) != 1 || !strings.HasSuffix((*calls)[0], want) || strings.Contains((*calls)[0], "sk-") {
 		t.Errorf("the agent server was called with %q", *calls)
 	}
+	// The agent is told in which API it asks.
+	h.settings(h.alice, fmt.Sprintf(`{"llm_base_url":"%s/messages"}`, other.BaseURL()))
+	h.do(h.alice, "POST", path+"/switch_llm", `{"llm_model":"openai/gpt-other"}`).want(t, 200)
+	if last := (*calls)[len(*calls)-1]; !strings.Contains(last, `"api":"messages"`) {
+		t.Errorf("the agent server was called with %s", last)
+	}
 	if row := h.cluster.store.View().Conversation("alice", old); row.LLMModel == nil ||
 		*row.LLMModel != "openai/gpt-other" {
 		t.Errorf("the conversation is %+v", row)

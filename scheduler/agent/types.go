@@ -125,6 +125,8 @@ type LLM struct {
 	Model   string `json:"model,omitempty"`
 	APIKey  string `json:"api_key,omitempty"`
 	BaseURL string `json:"base_url,omitempty"`
+	// API is the one in which the model is asked, "" for chat completions (preset.APIOf).
+	API string `json:"api,omitempty"`
 	// UsageID is the model's role; "agent" for the main one.
 	UsageID string `json:"usage_id"`
 }

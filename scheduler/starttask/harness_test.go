@@ -18,6 +18,8 @@ import (
 // taskWorld is the environment of start tasks in memory: a cluster of one, a secret store, agent
 // servers that remember, and a scheduler that starts every sandbox.
 type taskWorld struct {
+	// base is the settings' base URL, "" for https://llm.
+	base  string
 	t     *testing.T
 	store *fsm.Store
 

@@ -26,6 +26,7 @@ func (w *taskWorld) access(edit func(*Runner)) (*fsm.StartTask, agent.LLM) {
 				Model   string `json:"model"`
 				APIKey  string `json:"api_key"`
 				BaseURL string `json:"base_url"`
+				API     string `json:"api"`
 				UsageID string `json:"usage_id"`
 			} `json:"llm"`
 		} `json:"agent_settings"`
@@ -58,6 +59,18 @@ func TestStartTask_NoModelKeyEntersASandboxThatReachesTheGateway(t *testing.T) {
 	}
 	if body := w.agents.bodies[0]; strings.Contains(body, "LLMCANARY") || strings.Contains(body, "https://llm") {
 		t.Errorf("the model's key or address is in %s", body)
+	}
+}
+
+// The agent can't tell it from the gateway's address.
+func TestStartTask_SaysInWhichAPITheModelIsAsked(t *testing.T) {
+	for base, want := range map[string]string{"https://llm/v1/messages": "messages", "https://llm/v1": ""} {
+		w := newTaskWorld(t)
+		w.must("", &fsm.ProtocolRaiseBody{Version: fsm.VersionModels})
+		w.base = base
+		if _, got := w.access(withAPI); got.API != want || got.BaseURL != "http://10.0.0.1:8440/llm/v1" {
+			t.Errorf("%s: the sandbox got %+v, want the API %q", base, got, want)
+		}
 	}
 }
 

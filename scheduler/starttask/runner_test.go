@@ -103,9 +103,13 @@ func TestStartTask_Title(t *testing.T) {
 
 // everything gives the user settings and secrets of every kind.
 func (w *taskWorld) everything() {
+	base := w.base
+	if base == "" {
+		base = "https://llm"
+	}
 	w.must(taskUser, &fsm.SettingsPutBody{
 		Values: fsm.SettingsValues{
-			LLMModel: ptr("m/stored"), LLMBaseURL: ptr("https://llm"), MaxIterations: ptr(int64(7)), MaxBudgetPerTask: ptr(2.5),
+			LLMModel: ptr("m/stored"), LLMBaseURL: &base, MaxIterations: ptr(int64(7)), MaxBudgetPerTask: ptr(2.5),
 			ConfirmationMode: ptr(true),
 			SecurityAnalyzer: ptr("llm"), EnableDefaultCondenser: true, CondenserMaxSize: ptr(int64(40)),
 			GitUserName: ptr("Ada O'Neil"), GitUserEmail: ptr("ada@example.org"),

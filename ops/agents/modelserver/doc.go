@@ -7,8 +7,6 @@
 // with calls, breaks.go how an answer breaks off.
 package modelserver
 
-import "bivouac.dev/bivouac/scheduler/agent/preset"
-
 // FromMemory is the source of a behaviour that no document was found for.
 const FromMemory = "from memory"
 
@@ -48,11 +46,11 @@ type Behaviour struct {
 	// Name says what the server does.
 	Name string
 	// API is what it speaks, "" for chat completions; ChatOnly that no other one has it.
-	API      preset.API
+	API      API
 	ChatOnly bool
 	// Asked is the API that the settings lead to, where it is not API. Elsewhere is what the server says
 	// then; nil is a page that is not found.
-	Asked     preset.API
+	Asked     API
 	Elsewhere *Refusal
 	// Maker is the server or vendor that it imitates.
 	Maker string

@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
-
-	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // anthropic is a refusal in Anthropic's form.
@@ -48,9 +47,9 @@ func thoughtless(r *Request, kept func(m Message, signature string) bool) bool {
 
 // inMessages are behaviours of servers of Messages.
 func inMessages() []Behaviour {
-	list := append(messagesThoughts(), messagesStreams()...)
+	list := slices.Concat(messagesThoughts(), messagesMembers(), messagesEvents(), messagesStreams())
 	for i := range list {
-		list[i].API = preset.Messages
+		list[i].API = Messages
 	}
 	return list
 }
@@ -103,6 +102,12 @@ func messagesThoughts() []Behaviour {
 				return nil
 			},
 		},
+	}
+}
+
+// messagesMembers are the members of a request that servers of Messages refuse.
+func messagesMembers() []Behaviour {
+	return []Behaviour{
 		{
 			Name: "a temperature beside thoughts", Maker: "Anthropic", Effort: "high", Temperature: 0.2,
 			Source: "https://github.com/MartialBE/one-hub/issues/529",
@@ -143,7 +148,8 @@ func messagesThoughts() []Behaviour {
 			},
 		},
 		{
-			Name: "a schema of another draft", Maker: "Anthropic", Source: "https://github.com/anthropics/claude-code/issues/63673",
+			Name: "a schema of another draft", Maker: "Anthropic",
+			Source: "https://github.com/anthropics/claude-code/issues/63673",
 			Refuse: func(r *Request) *Refusal {
 				if strings.Contains(asJSON(r.Body["tools"]), "draft-07") {
 					return anthropic("tools.12.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12")
@@ -154,8 +160,8 @@ func messagesThoughts() []Behaviour {
 	}
 }
 
-// messagesStreams are the ways in which servers write Messages.
-func messagesStreams() []Behaviour {
+// messagesEvents are what servers make of the events of Messages.
+func messagesEvents() []Behaviour {
 	return []Behaviour{
 		{
 			Name: "no event lines", Maker: "proxy", Source: FromMemory,
@@ -205,6 +211,12 @@ func messagesStreams() []Behaviour {
 				})
 			},
 		},
+	}
+}
+
+// messagesStreams are the ways in which servers write Messages.
+func messagesStreams() []Behaviour {
+	return []Behaviour{
 		{
 			Name: "pings", Maker: "Anthropic", Source: "Anthropic's documentation, Streaming messages",
 			Answer: func(a *Reply) {
@@ -216,7 +228,8 @@ func messagesStreams() []Behaviour {
 			Name: "overloaded in the stream", Maker: "Anthropic", Source: "Anthropic's documentation, Streaming messages",
 			Answer: first(2, func(a *Reply) {
 				a.begins()
-				a.Raw("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n")
+				a.Raw("event: error\n")
+				a.Event(map[string]any{"type": "error", "error": map[string]any{"type": "overloaded_error", "message": "Over"}})
 			}),
 		},
 		{

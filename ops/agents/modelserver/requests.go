@@ -159,7 +159,8 @@ func orders() []Behaviour {
 				"The conversation must end with a user message."),
 		},
 		{
-			ChatOnly: true, Name: "no system role", Maker: "vLLM with Gemma", Source: "https://github.com/vllm-project/vllm/pull/2964",
+			ChatOnly: true, Name: "no system role", Maker: "vLLM with Gemma",
+			Source: "https://github.com/vllm-project/vllm/pull/2964",
 			Refuse: systemless(flat(http.StatusBadRequest, "System role not supported")),
 		},
 		{

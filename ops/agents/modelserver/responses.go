@@ -9,20 +9,10 @@ import (
 // parseResponses reads a request of Responses, as strictly as its maker does.
 func parseResponses(r *Request, body []byte) error {
 	var typed struct {
-		Instructions string `json:"instructions"`
-		Store        *bool  `json:"store"`
-		Input        []struct {
-			Type      string          `json:"type"`
-			Role      string          `json:"role"`
-			Content   []responsesPart `json:"content"`
-			CallID    string          `json:"call_id"`
-			Name      string          `json:"name"`
-			Arguments string          `json:"arguments"`
-			Output    string          `json:"output"`
-			Summary   []responsesPart `json:"summary"`
-			Encrypted string          `json:"encrypted_content"`
-		} `json:"input"`
-		Tools []struct {
+		Instructions string          `json:"instructions"`
+		Store        *bool           `json:"store"`
+		Input        []responsesItem `json:"input"`
+		Tools        []struct {
 			Type string `json:"type"`
 			Name string `json:"name"`
 		} `json:"tools"`
@@ -39,14 +29,32 @@ func parseResponses(r *Request, body []byte) error {
 	if typed.Instructions != "" {
 		r.Messages = append(r.Messages, Message{Role: "system", Text: typed.Instructions})
 	}
+	return r.addItems(typed.Input)
+}
+
+// responsesItem is an item of a request.
+type responsesItem struct {
+	Type      string          `json:"type"`
+	Role      string          `json:"role"`
+	Content   []responsesPart `json:"content"`
+	CallID    string          `json:"call_id"`
+	Name      string          `json:"name"`
+	Arguments string          `json:"arguments"`
+	Output    string          `json:"output"`
+	Summary   []responsesPart `json:"summary"`
+	Encrypted string          `json:"encrypted_content"`
+}
+
+// addItems adds the items of an input to the messages.
+func (r *Request) addItems(list []responsesItem) error {
 	thought := ""
-	for i, item := range typed.Input {
+	for i, item := range list {
 		switch item.Type {
 		case "reasoning":
 			if item.Summary == nil {
 				return fmt.Errorf("missing required parameter: 'input[%d].summary'", i)
 			}
-			if i+1 == len(typed.Input) || typed.Input[i+1].Type == "reasoning" || typed.Input[i+1].Role == "user" {
+			if i+1 == len(list) || list[i+1].Type == "reasoning" || list[i+1].Role == "user" {
 				return fmt.Errorf("item 'rs_%d' of type 'reasoning' was provided without its required following item", i)
 			}
 			thought = item.Encrypted

@@ -3,17 +3,16 @@ package modelserver
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
-
-	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // inResponses are behaviours of servers of Responses.
 func inResponses() []Behaviour {
-	list := append(responsesThoughts(), responsesStreams()...)
+	list := slices.Concat(responsesThoughts(), responsesEvents(), responsesStreams())
 	for i := range list {
-		list[i].API = preset.Responses
+		list[i].API = Responses
 	}
 	return list
 }
@@ -75,8 +74,8 @@ func responsesThoughts() []Behaviour {
 	}
 }
 
-// responsesStreams are the ways in which servers write Responses.
-func responsesStreams() []Behaviour {
+// responsesEvents are what servers make of the events of Responses.
+func responsesEvents() []Behaviour {
 	return []Behaviour{
 		{
 			Name: "no items at the end", Maker: "OpenAI over Codex, new-api",
@@ -117,6 +116,12 @@ func responsesStreams() []Behaviour {
 				a.rewritten(func(s string) string { return dropEvent(s, "response.completed") })
 			}),
 		},
+	}
+}
+
+// responsesStreams are the ways in which servers write Responses.
+func responsesStreams() []Behaviour {
+	return []Behaviour{
 		{
 			Name: "the stream stays open after response.completed", Maker: "OpenAI",
 			Source: "https://github.com/openai/codex/pull/9170",
@@ -173,30 +178,30 @@ func otherAPIs() []Behaviour {
 		`Please use /v1/responses.","type":"invalid_request_error"}}`
 	list := []Behaviour{
 		{
-			Name: "a model of Responses", Maker: "OpenAI", API: preset.Responses, Asked: preset.Completions,
+			Name: "a model of Responses", Maker: "OpenAI", API: Responses, Asked: Completions,
 			Source:    "https://github.com/alvinunreal/tmuxai/issues/82",
 			Elsewhere: said(http.StatusNotFound, codex),
 		},
 		{
-			Name: "only Responses", Maker: "sub2api", API: preset.Responses, Asked: preset.Completions,
+			Name: "only Responses", Maker: "sub2api", API: Responses, Asked: Completions,
 			Source: "https://github.com/Wei-Shaw/sub2api/issues/885", Elsewhere: said(http.StatusBadRequest, legacy),
 		},
 		{
-			Name: "a model that chat completions do not have", Maker: "Azure", API: preset.Responses,
-			Asked: preset.Completions, Source: "https://github.com/langgenius/dify-plugin-sdks/issues/264",
+			Name: "a model that chat completions do not have", Maker: "Azure", API: Responses,
+			Asked: Completions, Source: "https://github.com/langgenius/dify-plugin-sdks/issues/264",
 			Elsewhere: said(http.StatusBadRequest, `{"error":{"code":"OperationNotSupported","message":"The chatCompletion `+
-				`operation does not work with the specified model, gpt-5.1-codex. Please choose a different model and try again."}}`),
+				`operation does not work with the specified model, gpt-5.1-codex. Please choose a different model."}}`),
 		},
 		{
-			Name: "no Responses", Maker: "llama.cpp, old", Asked: preset.Responses,
+			Name: "no Responses", Maker: "llama.cpp, old", Asked: Responses,
 			Source:    "https://github.com/BerriAI/litellm/issues/13130",
 			Elsewhere: said(http.StatusNotFound, `{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}`),
 		},
 		{
-			Name: "no Responses, and a page", Maker: "Ollama, old", Asked: preset.Responses,
+			Name: "no Responses, and a page", Maker: "Ollama, old", Asked: Responses,
 			Source: "https://github.com/langchain-ai/langchain/issues/32783",
 		},
-		{Name: "no Messages", Maker: "a proxy in OpenAI's form", Asked: preset.Messages, Source: FromMemory},
+		{Name: "no Messages", Maker: "a proxy in OpenAI's form", Asked: Messages, Source: FromMemory},
 	}
 	for i := range list {
 		list[i].Answer = (*Reply).Good

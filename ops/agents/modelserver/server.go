@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Request is a request as the server got it.
@@ -105,9 +103,9 @@ func (s *Server) Requests() int {
 func (s *Server) serve(w http.ResponseWriter, hr *http.Request) {
 	api := s.behaviour.API
 	if api == "" {
-		api = preset.Completions
+		api = Completions
 	}
-	if hr.URL.Path != "/v1"+api.Path() {
+	if hr.URL.Path != "/v1"+api.path() {
 		if s.behaviour.Elsewhere != nil {
 			write(w, s.behaviour.Elsewhere)
 			return
@@ -151,18 +149,18 @@ func write(w http.ResponseWriter, r *Refusal) {
 }
 
 // parse reads a request. Like every server, it takes a call without its result for an error.
-func parse(api preset.API, header http.Header, body []byte) (*Request, error) {
+func parse(api API, header http.Header, body []byte) (*Request, error) {
 	r := &Request{Header: header}
 	err := json.Unmarshal(body, &r.Body)
 	if err != nil {
 		return nil, err
 	}
 	switch api {
-	case preset.Messages:
+	case Messages:
 		err = parseMessages(r, body)
-	case preset.Responses:
+	case Responses:
 		err = parseResponses(r, body)
-	case preset.Completions:
+	case Completions:
 		err = parseChat(r, body)
 	}
 	if err != nil {

@@ -1,10 +1,24 @@
 package modelserver
 
-import (
-	"slices"
+import "slices"
 
-	"bivouac.dev/bivouac/scheduler/agent/preset"
+// API is what a server speaks, by the name that the agent's settings have for it.
+type API string
+
+// The APIs. None is chat completions.
+const (
+	Completions API = "completions"
+	Responses   API = "responses"
+	Messages    API = "messages"
 )
+
+// path is the API's path below the base URL.
+func (a API) path() string {
+	if a == "" || a == Completions {
+		return "/chat/completions"
+	}
+	return "/" + string(a)
+}
 
 // Behaviours are written in chat completions. Those that every API has are shown in Messages and
 // Responses, too: there Delta, End and Whole write what the API writes.
@@ -41,13 +55,13 @@ func partOf(delta map[string]any) (p part) {
 }
 
 // streamOf returns what writes an API's answers, nil for chat completions.
-func (a *Reply) streamOf(api preset.API) stream {
+func (a *Reply) streamOf(api API) stream {
 	switch api {
-	case preset.Messages:
+	case Messages:
 		return &messagesStream{a: a}
-	case preset.Responses:
+	case Responses:
 		return &responsesStream{a: a}
-	case preset.Completions:
+	case Completions:
 	}
 	return nil
 }
@@ -59,7 +73,7 @@ func everywhere(list []Behaviour) []Behaviour {
 		if b.ChatOnly {
 			continue
 		}
-		for _, api := range []preset.API{preset.Messages, preset.Responses} {
+		for _, api := range []API{Messages, Responses} {
 			b := b
 			b.API = api
 			all = append(all, b)

@@ -23,6 +23,14 @@ func (a API) Path() string {
 	return "/" + string(a)
 }
 
+// Named is how a model's settings name the API, "" for chat completions, which is what none means.
+func (a API) Named() string {
+	if a == Completions {
+		return ""
+	}
+	return string(a)
+}
+
 // APIOf returns the API in which a model is asked. The settings' base URL says it where it ends with an
 // API's path, such as https://llm.example/v1/responses, or names Anthropic's beside others, such as
 // https://llm.example/anthropic. At their makers' own addresses models of Anthropic are asked in

@@ -81,9 +81,9 @@ func (v values) value(name string) (string, error) {
 func (v values) baseURL(api string, of func(preset.Vendor) string, path string) (string, error) {
 	switch {
 	case v.llm.BaseURL != "" && path == "":
-		return v.llm.BaseURL, nil
+		return preset.BaseURL(v.named, v.llm.BaseURL), nil
 	case v.llm.BaseURL != "":
-		return vendorURL(v.llm.BaseURL, path), nil
+		return vendorURL(preset.BaseURL(v.named, v.llm.BaseURL), path), nil
 	case v.named == "" && path != "":
 		return "", nil
 	}

@@ -61,6 +61,11 @@ func TestExpand_Placeholders(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", in, got, err, want)
 		}
 	}
+	v.llm.BaseURL = "https://llm.example/v1/messages" // it says the native agent's API
+	if got, err := v.expand("{{llm_base_url}} {{llm_anthropic_url}}"); err != nil ||
+		got != "https://llm.example/v1 https://llm.example" {
+		t.Errorf("%q, %v", got, err)
+	}
 	v.llm.Model = `m","x":"`
 	for _, in := range []string{"{{llm_model}}", "{{unknown}}"} {
 		if got, err := v.expand(in); err == nil {

@@ -63,6 +63,16 @@ func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 	s.s.close()
 	s = serve()
 	asks("third")
+	// A switch that names an API asks in it, and a later one of the model alone stays with it.
+	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"fourth","stream":false,"api":"messages"}}`)
+	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"fifth","stream":false}}`)
+	asks("fifth")
+	n.Mu.Lock()
+	defer n.Mu.Unlock()
+	last := n.Seen[len(n.Seen)-1]
+	if last.URL.Path != "/llm/v1/messages" || last.Header.Get("Anthropic-Version") == "" {
+		t.Errorf("it asked %s with %v", last.URL.Path, last.Header)
+	}
 }
 
 func TestRelay_ADeletedConversationsKeyIsDead(t *testing.T) {

@@ -95,7 +95,7 @@ func (c *client) get(ctx context.Context, url string) []byte {
 		return nil
 	}
 	req.Header.Set("Accept", "application/json")
-	resp, err := c.do(req)
+	resp, err := c.do(req, c.dialects.get().api)
 	if err != nil {
 		return nil
 	}

@@ -51,7 +51,8 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 	{says: says(`cache_control`), change: set(func(d *dialect) *bool { return &d.noCache })},
 	{says: says(`thinking\.(type|budget)|adaptive thinking|output_config|budget_tokens`), change: otherThinking},
 	{
-		says:   says(`encrypted.content.{0,40}not (supported|permitted|allowed)|\binclude\b.{0,60}(unsupported|unknown|not )`),
+		says: says(`encrypted.content.{0,40}not (supported|permitted|allowed)|` +
+			`\binclude\b.{0,60}(unsupported|unknown|not )`),
 		change: set(func(d *dialect) *bool { return &d.noEncrypted }),
 	},
 	{
@@ -64,8 +65,11 @@ var repairs = []repair{ //nolint:gochecknoglobals // compiled once, read-only
 		change: noKept,
 	},
 	{says: says(`temperature|top_p`), change: set(func(d *dialect) *bool { return &d.noSampling })},
-	{says: says(`reasoning_effort|reasoning\.effort|does not support thinking|` +
-		`thinking.{0,30}(is enabled|not supported|not permitted|unsupported)`), change: set(func(d *dialect) *bool { return &d.noEffort })},
+	{
+		says: says(`reasoning_effort|reasoning\.effort|does not support thinking|` +
+			`thinking.{0,30}(is enabled|not supported|not permitted|unsupported)`),
+		change: set(func(d *dialect) *bool { return &d.noEffort }),
+	},
 	{
 		says:   says(`reasoning_content.*(passed back|required|missing|must be)|missing.*reasoning_content`),
 		change: set(func(d *dialect) *bool { return &d.thoughts }),

@@ -36,7 +36,8 @@ type window struct {
 // namedWindow finds the window in a server's refusal of a history that is too long.
 var namedWindow = regexp.MustCompile( //nolint:gochecknoglobals // compiled once, read-only
 	`(?i)(?:maximum context length(?: is| of)?|context window (?:is|of)|n_ctx"?:|` +
-		`maximum prompt length is|max_model_len\D{0,3}|\d+ tokens (?:>|\\u003e)|context limit: \d+ \+ \d+ (?:>|\\u003e))\s*(\d{3,8})`)
+		`maximum prompt length is|max_model_len\D{0,3}|` +
+		`\d+ tokens (?:>|\\u003e)|context limit: \d+ \+ \d+ (?:>|\\u003e))\s*(\d{3,8})`)
 
 // refused learns the window from a refusal, where the settings do not say it.
 func (w *window) refused(text string) {

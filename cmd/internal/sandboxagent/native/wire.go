@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 
 	openai "github.com/sashabaranov/go-openai"
 
@@ -108,11 +109,12 @@ func (d *dialect) otherAPI(f *callError) bool {
 
 // Texts about an API, by which another one is asked.
 var ( //nolint:gochecknoglobals // compiled once, read-only
-	wantsResponses = says(`(only supported in|please use|use the|try) ` + "`?" + `/?v1/responses|` +
+	wantsResponses = regexp.MustCompile("(?i)(only supported in|please use|use the|try) `?/?v1/responses|" +
 		`use the responses api|only available (in|through|via) the responses api|` +
 		`not accessible via the /chat/completions|chatCompletion operation does not work with`)
-	noSuchAPI  = says(`does not serve this API|responses API is not (supported|enabled)|unknown url|invalid url`)
-	namesModel = says(`\bmodel\b`)
+	noSuchAPI = regexp.MustCompile(
+		`(?i)does not serve this API|responses API is not (supported|enabled)|unknown url|invalid url`)
+	namesModel = regexp.MustCompile(`(?i)\bmodel\b`)
 )
 
 // header sets what an API's requests have beside the key.

@@ -7,7 +7,6 @@ import (
 
 	openai "github.com/sashabaranov/go-openai"
 
-	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
@@ -327,6 +326,3 @@ func (a *parts) countResponses(raw json.RawMessage) {
 	counted.PromptDetails.Cached, counted.CompletionDetails.Reasoning = c.Details.Cached, c.OutputDetails.Reasoning
 	a.usage = counted.usage()
 }
-
-// itemOf are the thoughts before a call, nil for none.
-func (a *answer) itemOf(id string) event.Any { return a.items[id] }

@@ -18,7 +18,7 @@ func (r *Relay) Leaves(now engine.LLM, given map[string]any) bool {
 }
 
 // WithAccess returns what is stored of a switch. One without a key and another base URL stays with the
-// server that now names, and keeps its key: kept is true.
+// server that now names, and keeps its key and API: kept is true.
 func WithAccess(now engine.LLM, given map[string]any) (llm map[string]any, kept bool) {
 	key, base := access(given)
 	model, _ := given["model"].(string)
@@ -28,6 +28,9 @@ func WithAccess(now engine.LLM, given map[string]any) (llm map[string]any, kept 
 	}
 	llm = maps.Clone(given)
 	llm["base_url"], llm["api_key"] = now.BaseURL, now.APIKey
+	if _, named := llm["api"]; !named && now.API != "" {
+		llm["api"] = now.API
+	}
 	return llm, true
 }
 
