@@ -16,7 +16,7 @@ func TestFiles_KeepTheirGuards(t *testing.T) {
 		"nomad/client.hcl":                        {`node_pool = "sandboxes"`, "allow_privileged = false"},
 		"vault/bivouac.hcl":                       {"secret_id_ttl=720h"},
 		"haproxy/haproxy.cfg": {
-			"acl private path,url_dec -m str -i /metrics /server_info /openapi.json",
+			"acl private path,url_dec -m str -i /metrics /server_info /openapi.json /docs",
 			"if private || operator !internal",
 			"log stdout format raw local0 info", "user haproxy", "group haproxy", "stats socket /run/haproxy/admin.sock",
 			"tcp-request connection reject if { sc0_conn_cur gt 512 }",

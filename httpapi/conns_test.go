@@ -233,6 +233,23 @@ func TestServer_TrustedProxiesHaveNoShare(t *testing.T) {
 	}
 }
 
+// A trusted proxy has judged the form of a chunked request, so its connection goes on.
+func TestServer_ChunksEndAConnectionUnlessTheProxyIsTrusted(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.8/32")} })
+	address, _ := served(t, h)
+	chunked := "POST /api/settings HTTP/1.1\r\nHost: x\r\nX-Session-API-Key: " + h.alice +
+		"\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+	for from, again := range map[string]int{"127.0.0.8": http.StatusOK, "127.0.0.9": 0} {
+		conn := dialFrom(t, from, address)
+		if status, body, err := exchangeOver(conn, chunked); status != http.StatusOK || err != nil {
+			t.Fatalf("from %s: %d %s, %v", from, status, body, err)
+		}
+		if status, _, err := exchangeOver(conn, aliveRequest); status != again || (err == nil) != (again != 0) {
+			t.Errorf("from %s the connection's next request: %d, %v", from, status, err)
+		}
+	}
+}
+
 // When the places for health are taken too, the connection itself is answered.
 func TestServer_ConnectionsWithoutAPlaceAreRefused(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.MaxConnections = 1 })

@@ -22,8 +22,8 @@ import (
 
 // What a node says of itself does not go through a load balancer.
 func TestDirect_ForwardedRequestsAreRefused(t *testing.T) {
-	h := newHarness(t)
-	for _, path := range []string{"/metrics", "/server_info", "/openapi.json"} {
+	h := newHarness(t, withPage(t))
+	for _, path := range []string{"/metrics", "/server_info", "/openapi.json", "/docs"} {
 		for name, want := range map[string]int{"X-Other": 200, "X-Forwarded-For": 404, "Forwarded": 404} {
 			r := httptest.NewRequest(http.MethodGet, path, nil)
 			r.Header.Set(name, "for=10.0.0.1")

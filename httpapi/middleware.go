@@ -89,8 +89,8 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 		h.Set(response.HeaderRequestID, ex.ID)
 		response.SetFixed(h)
 		// net/http hides a Content-Length next to chunks, but a proxy in front may have used it.
-		// Closing the connection prevents request smuggling.
-		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 || s.draining.Load() {
+		// Closing the connection prevents request smuggling. One that is trusted refuses such a request.
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 && !s.fromTrusted(r) || s.draining.Load() {
 			h.Set("Connection", "close") // HTTP/2: GOAWAY
 		}
 		rec := &recorder{ResponseWriter: w, index: s.localIndex}
@@ -234,6 +234,12 @@ func (s *Server) clientAddress(r *http.Request) string {
 // gains nothing.
 func isForwarded(r *http.Request) bool {
 	return r.Header.Get("X-Forwarded-For") != "" || r.Header.Get("Forwarded") != ""
+}
+
+// fromTrusted reports whether a trusted proxy sends a request.
+func (s *Server) fromTrusted(r *http.Request) bool {
+	peer, _, err := net.SplitHostPort(r.RemoteAddr)
+	return err == nil && s.trusted(peer)
 }
 
 func (s *Server) trusted(host string) bool {

@@ -92,6 +92,7 @@ func unseen() map[string]any {
 		"client.drain": wire.Success{}, "client.lost": wire.Success{}, "client.enable": wire.Success{},
 		"event.search":     wire.Page[map[string]any]{},
 		"snapshot.restore": wire.RestoreReport{}, "openapi": map[string]any{}, "session.page": "",
+		"docs":           "",
 		"session.create": wire.SignedIn{}, "session.look": wire.CodeOwner{},
 	}
 }

@@ -53,7 +53,11 @@ func (d *descriptionWriter) tag(r route) string {
 func security(r route) []any {
 	switch r.access {
 	case user, operator:
-		return []any{schema{"session": []any{}}, schema{"bearer": []any{}}}
+		keys := []any{schema{"session": []any{}}, schema{"bearer": []any{}}}
+		if r.access == user { // a session never acts as an operator
+			keys = append(keys, schema{"cookie": []any{}})
+		}
+		return keys
 	case sandboxKey:
 		return []any{schema{"sandbox": []any{}}}
 	}

@@ -61,7 +61,7 @@ func TestDescription_IsTheRouteTable(t *testing.T) {
 		slices.Sort(schemes)
 		want := map[access]string{
 			open:       "",
-			user:       "bearer session",
+			user:       "bearer cookie session",
 			operator:   "bearer session",
 			sandboxKey: "sandbox",
 		}[r.access]

@@ -230,6 +230,7 @@ func openRoutes() []route {
 		{name: "ready", method: get, path: "/ready", handle: (*Server).handleReady},
 		{name: "web_client.config", method: get, path: "/api/v1/web-client/config", handle: (*Server).handleWebClientConfig},
 		{name: "server_info", method: get, path: "/server_info", direct: true, handle: (*Server).handleServerInfo},
+		{name: "docs", method: get, path: "/docs", direct: true, serve: (*Server).serveDocs},
 		{name: "openapi", method: get, path: "/openapi.json", direct: true, serve: (*Server).serveDescription},
 		{name: "metrics", method: get, path: "/metrics", direct: true, serve: (*Server).serveMetrics},
 	}

@@ -16,7 +16,7 @@ func withPage(t *testing.T) func(*Config) {
 	t.Helper()
 	dir := t.TempDir()
 	m := page.Manifest{Routes: []string{"/", "/conversations/:id", "/settings"}, Files: map[string]page.File{}}
-	for name, body := range map[string]string{page.Index: "<!DOCTYPE html>", "assets/a-12345678.js": "1", "health": "2"} {
+	for name, body := range map[string]string{page.Index: "<!DOCTYPE html>", page.Docs: "docs", "assets/a-12345678.js": "1", "health": "2"} {
 		at := filepath.Join(dir, page.FilesDir, name)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 			t.Fatal(err)
@@ -79,6 +79,18 @@ func same(t *testing.T, method, path string, without, with *harness) {
 		a.header.Get("Content-Type") != b.header.Get("Content-Type") ||
 		strings.Join(a.header.Values("Allow"), "") != strings.Join(b.header.Values("Allow"), "") {
 		t.Errorf("%s %s: %d %q without the page, %d %q with it", method, path, a.status, a.body, b.status, b.body)
+	}
+}
+
+// TestDocs: the page of the description is the page's file, with its policy; a node without a page says so.
+func TestDocs(t *testing.T) {
+	got := newHarness(t, withPage(t)).do("", "GET", "/docs", "").want(t, 200)
+	if string(got.body) != "docs" || !strings.Contains(got.header.Get("Content-Security-Policy"), "script-src 'self'") {
+		t.Errorf("%s with %q", got.body, got.header.Get("Content-Security-Policy"))
+	}
+	without := newHarness(t).do("", "GET", "/docs", "").want(t, 404)
+	if !strings.Contains(string(without.body), "GET /openapi.json is the description") {
+		t.Errorf("without a page: %s", without.body)
 	}
 }
 

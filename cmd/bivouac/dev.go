@@ -25,6 +25,8 @@ type devOptions struct {
 	logFormat string
 	// allowHosts are names in a request's Host beside those of the loopback.
 	allowHosts []string
+	// corsOrigins are the web origins that may call the API, in place of those of the loopback.
+	corsOrigins []string
 	// restore is a saved state to start from, "" for none. keys says what happens to the API
 	// keys in it.
 	restore, keys string
@@ -67,6 +69,8 @@ It is for one person on one machine: sandboxes are not isolated from it.`,
 	cmd.Flags().IntVar(&o.nodes, "nodes", 3, "how many nodes: 1, 3, 5, 7 or 9")
 	cmd.Flags().StringSliceVar(&o.allowHosts, "allow-host", nil,
 		"a name, beside localhost, by which browsers and programs may call the nodes")
+	cmd.Flags().StringSliceVar(&o.corsOrigins, "cors-origin", nil,
+		"a web origin whose pages may call the API, in place of all on localhost; the cluster keeps it")
 	cmd.Flags().StringVar(&o.restore, "restore", "", "begin with the state of this file of \"operator snapshot save\"")
 	cmd.Flags().StringVar(&o.keys, "keys", "",
 		"what becomes of the API keys in the file of --restore: \"keep\" or \"suspend\"")
@@ -89,6 +93,11 @@ func (o devOptions) check() error {
 	for _, host := range o.allowHosts {
 		if err := fsm.CheckHost(host); err != nil || strings.Contains(host, ":") {
 			return usagef("--allow-host: %q must be a host name without a port", host)
+		}
+	}
+	for _, origin := range o.corsOrigins {
+		if err := fsm.CheckOrigin(origin); err != nil {
+			return usagef("--cors-origin: %w", err)
 		}
 	}
 	if err := oneOf("debug", "info", "warn", "error")(o.logLevel); err != nil {

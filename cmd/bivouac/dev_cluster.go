@@ -55,7 +55,9 @@ type devCluster struct {
 	nodes  []*devNode
 	hosts  []string   // httpapi.Config.Hosts
 	page   *page.Page // the web page that all nodes serve
-	life   *lifecycle // the shared resources, stopped after the nodes
+	// origins are the web origins of --cors-origin.
+	origins []string
+	life    *lifecycle // the shared resources, stopped after the nodes
 
 	// apiPorts are the nodes' HTTP ports, bound before the sandboxes get their addresses.
 	apiPorts []net.Listener
@@ -78,7 +80,8 @@ func openDev(o devOptions) (*devCluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the data directory can't be used: %w", err)
 	}
-	c := &devCluster{layout: devLayout{dir}, hosts: append([]string{}, o.allowHosts...), life: newLifecycle()}
+	c := &devCluster{layout: devLayout{dir}, hosts: append([]string{}, o.allowHosts...), origins: o.corsOrigins,
+		life: newLifecycle()}
 	if err := c.open(o); err != nil {
 		return nil, errors.Join(err, c.stop())
 	}
@@ -303,6 +306,9 @@ func (c *devCluster) ready(ctx context.Context, failed <-chan error) error {
 			return err
 		}
 	}
+	if err := c.allowOrigins(ctx); err != nil {
+		return err
+	}
 	index := c.nodes[0].app.store.Index()
 	for _, n := range c.nodes {
 		if err := n.app.store.Wait(ctx, index); err != nil {
@@ -369,6 +375,25 @@ func (c *devCluster) provision(ctx context.Context) error {
 	body.Bootstrap = !view.AnyAPIKey()
 	if _, err := node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", body)); err != nil {
 		return fmt.Errorf("issuing the API key: %w", err)
+	}
+	return nil
+}
+
+// allowOrigins puts the origins of --cors-origin into the cluster's configuration.
+func (c *devCluster) allowOrigins(ctx context.Context) error {
+	if len(c.origins) == 0 {
+		return nil
+	}
+	node := c.leader()
+	view, err := node.View(ctx, cluster.Linearizable)
+	if err != nil {
+		return fmt.Errorf("reading the cluster's configuration: %w", err)
+	}
+	next := view.Installation()
+	next.CORS.Origins = c.origins
+	body := &fsm.InstallationConfigureBody{Installation: next}
+	if _, err := node.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "", body)); err != nil {
+		return fmt.Errorf("allowing the origins of --cors-origin: %w", err)
 	}
 	return nil
 }

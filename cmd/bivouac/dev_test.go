@@ -135,6 +135,39 @@ func TestDev_SandboxKeepsItsFilesOverPauseAndResume(t *testing.T) {
 	lifeOfASandbox(t, r.all, "", "")
 }
 
+// The origins of --cors-origin are the cluster's, in a directory that was there before too.
+func TestDev_AllowsOrigins(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, origin := range []string{"https://one.example", "https://two.example"} {
+		c, err := openDev(devOptions{dataDir: dir, nodes: 1, corsOrigins: []string{origin}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := runningDev(t, c)
+		for _, from := range []string{"https://one.example", "https://two.example", "http://localhost:3000"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, r.all[0].base+"/api/settings", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Origin", from)
+			req.Header.Set("Access-Control-Request-Method", http.MethodPost)
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = res.Body.Close()
+			if got := res.Header.Get("Access-Control-Allow-Origin") == from; got != (from == origin) {
+				t.Errorf("with --cors-origin %s a page of %s is allowed: %t", origin, from, got)
+			}
+		}
+		r.end(t)
+	}
+	if err := (devOptions{nodes: 1, dataDir: dir, corsOrigins: []string{"one.example"}}).check(); err == nil {
+		t.Error("an origin without a scheme is taken")
+	}
+}
+
 func TestDev_OpenRoutesNeedNoKeyAndOthersDo(t *testing.T) {
 	t.Parallel()
 	r := startDev(t, t.TempDir())

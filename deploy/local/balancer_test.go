@@ -323,7 +323,7 @@ func TestNginx_ShippedFile(t *testing.T) {
 		}
 	}
 	served()
-	for _, path := range []string{"/metrics", "/server_info", "/openapi.json", "/%6detrics", "//metrics"} {
+	for _, path := range []string{"/metrics", "/server_info", "/openapi.json", "/docs", "/%6detrics", "//metrics"} {
 		if got := ask(t, http.DefaultClient, base+path); !got.json(http.StatusNotFound) {
 			t.Errorf("%s: %+v", path, got)
 		}

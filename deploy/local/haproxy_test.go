@@ -74,7 +74,7 @@ func TestHAProxy_LeavesOutANodeThatIsNotReady(t *testing.T) {
 		}
 		return nil
 	})
-	for _, path := range []string{"/metrics", "/server_info", "/openapi.json", "/%6detrics"} {
+	for _, path := range []string{"/metrics", "/server_info", "/openapi.json", "/docs", "/%6detrics"} {
 		resp, err := http.Get(h.Address + path)
 		if err != nil {
 			t.Fatal(err)

@@ -18,6 +18,8 @@ const (
 	PackedSuffix = ".gz"
 	// Index is the file that the page begins with.
 	Index = "index.html"
+	// Docs is the page that shows the API's description.
+	Docs = "docs.html"
 )
 
 // Manifest lists what a page is made of.

@@ -20,7 +20,7 @@ import (
 
 const scriptBody = "export default 1; // and what makes it worth compressing: 0000000000000000000000000000000000000000"
 
-// folder writes a page of four files.
+// folder writes a page of five files.
 func folder(t *testing.T, change func(*page.Manifest)) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,7 +29,7 @@ func folder(t *testing.T, change func(*page.Manifest)) string {
 		Files: map[string]page.File{},
 	}
 	for name, body := range map[string]string{
-		page.Index: "<!DOCTYPE html><title>t</title>", "assets/a-12345678.js": scriptBody,
+		page.Index: "<!DOCTYPE html><title>t</title>", page.Docs: "docs", "assets/a-12345678.js": scriptBody,
 		"assets/b-12345678.woff2": "font", "locales/en.json": "{}",
 	} {
 		sum := sha256.Sum256([]byte(body))

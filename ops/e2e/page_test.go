@@ -87,6 +87,11 @@ func TestPage_AsksOnlyItsOwnNode(t *testing.T) {
 			refused[violation(one)] = true
 		}
 	}
+	w.show(t, "/docs")
+	w.shows(t, "settings", "Store the caller's settings, all of them.")
+	for _, one := range w.refused(t) {
+		t.Errorf("the page of the description: refused %s", one)
+	}
 	w.show(t, "/")
 	var changes int
 	if err := w.eval(monacoDiff, &changes); err != nil || changes != 1 {

@@ -14,6 +14,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"bivouac.dev/bivouac/httpapi/page"
@@ -61,6 +62,15 @@ func assemble(packages, out string, declared []change) error {
 			return fmt.Errorf("%s: %w", from.pkg, err)
 		}
 	}
+	for _, name := range []string{page.Docs, "docs.js"} {
+		body, err := docs.ReadFile(name)
+		if err == nil {
+			err = a.add(source{}, name, body)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	for file := range a.left {
 		return fmt.Errorf("a change is declared of %s, which the build does not have", file)
 	}
@@ -92,7 +102,8 @@ func (a *assembly) take(from source) error {
 			return err
 		}
 		name := filepath.ToSlash(rel)
-		if name == from.without || !strings.HasSuffix(name, from.only) {
+		ends := func(with string) bool { return strings.HasSuffix(name, with) }
+		if name == from.without || from.only != nil && !slices.ContainsFunc(from.only, ends) {
 			return nil
 		}
 		body, err := os.ReadFile(p)

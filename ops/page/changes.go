@@ -1,7 +1,7 @@
 package main
 
 import (
-	_ "embed"
+	"embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +20,7 @@ var script string
 const (
 	fontsPath  = "fonts/"
 	monacoPath = "monaco-0.55.1/vs"
+	docsPath   = "swagger-ui-5.35.0"
 )
 
 // change is what is changed in one file of the build.
@@ -105,8 +106,10 @@ type source struct {
 	pkg, from, to string
 	// immutable files have the package's version in their paths.
 	immutable bool
-	// without is a file that is left out, only the ending of those that are taken; "" is none.
-	without, only string
+	// without is a file that is left out, "" for none.
+	without string
+	// only are the endings of the files that are taken, nil for all.
+	only []string
 }
 
 // pageSources are what a page is made of, beside the changes.
@@ -115,10 +118,16 @@ func pageSources() []source {
 		// The worker belongs to the mocks of upstream's tests.
 		{pkg: canvas, from: "build", without: "mockServiceWorker.js"},
 		{pkg: "monaco-editor", from: "min/vs", to: monacoPath, immutable: true},
-		{pkg: "@fontsource-variable/outfit", from: "files", to: fontsPath, only: ".woff2"},
-		{pkg: "@fontsource/ibm-plex-mono", from: "files", to: fontsPath, only: ".woff2"},
+		{pkg: "@fontsource-variable/outfit", from: "files", to: fontsPath, only: []string{".woff2"}},
+		{pkg: "@fontsource/ibm-plex-mono", from: "files", to: fontsPath, only: []string{".woff2"}},
+		{pkg: "swagger-ui-dist", to: docsPath, only: []string{"swagger-ui.css", "swagger-ui-bundle.js"}, immutable: true},
 	}
 }
+
+// docs are our own files: the page that shows the API's description, and its script.
+//
+//go:embed docs.html docs.js
+var docs embed.FS
 
 // canvas is the package of the build.
 const canvas = "@openhands/agent-canvas"

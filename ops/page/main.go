@@ -21,7 +21,7 @@ import (
 
 // sources are what decides what a page is made of, beside the lock file.
 //
-//go:embed *.go script.js
+//go:embed *.go script.js docs.html docs.js
 var sources embed.FS
 
 func main() {

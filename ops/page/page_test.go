@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,11 @@ func packages(t *testing.T, build map[string]string) string {
 		"@fontsource/ibm-plex-mono/LICENSE":                         "the licence of the other font",
 		"@fontsource/ibm-plex-mono/files/plex.woff2":                "font",
 		"@fontsource/ibm-plex-mono/files/plex.woff":                 "an older form",
+		"swagger-ui-dist/package.json":                              `{"version":"5.35.0","license":"Apache-2.0"}`,
+		"swagger-ui-dist/LICENSE":                                   "the licence of Swagger UI",
+		"swagger-ui-dist/swagger-ui.css":                            ".swagger-ui {}",
+		"swagger-ui-dist/swagger-ui-bundle.js":                      "SwaggerUIBundle = 1;",
+		"swagger-ui-dist/swagger-ui-es-bundle.js":                   "another form",
 	}
 	for name, body := range build {
 		files["@openhands/agent-canvas/build/"+name] = body
@@ -85,7 +91,8 @@ func TestAssemble_MakesAPageThatANodeServes(t *testing.T) {
 	}
 	for name, immutable := range map[string]bool{
 		page.Index: false, "assets/long-0a1b2c3d.js": true, "monaco-0.55.1/vs/loader.js": true,
-		"fonts/outfit-latin.woff2": false, "fonts/plex.woff2": false,
+		"fonts/outfit-latin.woff2": false, "fonts/plex.woff2": false, page.Docs: false, "docs.js": false,
+		docsPath + "/swagger-ui.css": true, docsPath + "/swagger-ui-bundle.js": true,
 	} {
 		if f, there := m.Files[name]; !there || f.Immutable != immutable || f.Type == "" {
 			t.Errorf("%s: %+v", name, f)
@@ -93,6 +100,18 @@ func TestAssemble_MakesAPageThatANodeServes(t *testing.T) {
 	}
 	if _, there := m.Files["mockServiceWorker.js"]; there {
 		t.Error("the worker of upstream's mocks is in the page")
+	}
+	if _, there := m.Files[docsPath+"/swagger-ui-es-bundle.js"]; there {
+		t.Error("the page has a file that nothing asks for")
+	}
+	asked, err := docs.ReadFile(page.Docs)
+	for _, m := range regexp.MustCompile(`(?:href|src)="/([^"]+)"`).FindAllSubmatch(asked, -1) {
+		if _, there := p.Manifest().Files[string(m[1])]; !there {
+			t.Errorf("%s names %s, which the page does not have", page.Docs, m[1])
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	index := httptest.NewRecorder()
 	err = p.Serve(index, httptest.NewRequest("GET", "/", nil), page.Index, url.URL{})
