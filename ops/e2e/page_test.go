@@ -29,7 +29,6 @@ var pageRefused = []string{
 // pageAbsent are the paths that the build asks for and that answer 404, without harm to the page.
 var pageAbsent = []string{
 	"GET /api/automation/health", "GET /api/automation/sdk-version", // there are no automations
-	"GET /api/v1/conversation/ID/events/search", // events are the sandbox's, over its socket
 }
 
 func eventuallyShows(t *testing.T, what string, check func() error) {
@@ -88,7 +87,12 @@ func TestPage_AsksOnlyItsOwnNode(t *testing.T) {
 		}
 	}
 	w.show(t, "/docs")
-	w.shows(t, "settings", "Store the caller's settings, all of them.")
+	w.does(t, "a tag of the description opens", `(() => {
+		const tag = document.getElementById("operations-tag-settings")
+		if (tag) tag.click()
+		return !!tag
+	})()`)
+	w.shows(t, "Store the caller's settings, all of them.")
 	for _, one := range w.refused(t) {
 		t.Errorf("the page of the description: refused %s", one)
 	}
