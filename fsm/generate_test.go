@@ -335,8 +335,9 @@ func genBody(t *rapid.T, types []CommandType, now time.Time) (string, Body) {
 		return user, genSandboxCreate(t)
 	case SandboxPause:
 		return user, &SandboxPauseBody{
-			ID:       genSandbox().Draw(t, "sandbox"),
-			Operator: rapid.IntRange(0, 9).Draw(t, "operator") == 0,
+			ID:        genSandbox().Draw(t, "sandbox"),
+			Operator:  rapid.IntRange(0, 9).Draw(t, "operator") == 0,
+			StopAfter: rapid.SampledFrom([]time.Duration{0, 0, 30 * time.Second}).Draw(t, "stop after"),
 		}
 	case SandboxResume:
 		return user, &SandboxResumeBody{ID: genSandbox().Draw(t, "sandbox")}

@@ -87,6 +87,10 @@ type Sandbox struct {
 	// constants, else "".
 	PausedBy string `json:"paused_by,omitempty"`
 
+	// StopAt is when the job of a paused sandbox is stopped; zero for at once. A resume before it finds
+	// the job running.
+	StopAt time.Time `json:"stop_at,omitzero"`
+
 	// Shares are the permissions for single ports, Redeemed the one-time codes that were used. Those
 	// that have expired go with the next change of either.
 	Shares   []Share    `json:"shares,omitempty"`
@@ -195,8 +199,11 @@ const (
 )
 
 // State returns the state that users see: the observed state, but STARTING from the moment a start
-// or resume is accepted until an observation covers it.
+// or resume is accepted until an observation covers it, and PAUSED while a job is yet to be stopped.
 func (s *Sandbox) State() SandboxState {
+	if s.Desired == DesiredPaused && !s.StopAt.IsZero() && s.Status.State == SandboxRunning {
+		return SandboxPaused
+	}
 	if s.Desired == DesiredRunning && s.Status.Generation < s.Generation {
 		return SandboxStarting
 	}

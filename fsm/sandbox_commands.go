@@ -147,9 +147,15 @@ func (p Template) resolve(settings *Settings) Template {
 	return p
 }
 
-// SandboxPauseBody asks for a pause. Pausing twice changes nothing.
+// MaxStopAfter bounds SandboxPauseBody.StopAfter.
+const MaxStopAfter = time.Minute
+
+// SandboxPauseBody asks for a pause. Pausing twice changes nothing, but that a pause without StopAfter
+// stops the job now.
 type SandboxPauseBody struct {
 	ID string `json:"id"`
+	// StopAfter is how long the job runs on for a resume (VersionStops), 0 for not at all.
+	StopAfter time.Duration `json:"stop_after,omitempty"`
 	// Operator: the command is an operator's, for any user's sandbox.
 	Operator bool `json:"operator,omitempty"`
 }
@@ -160,6 +166,7 @@ func (*SandboxPauseBody) CommandType() CommandType { return SandboxPause }
 // check implements Body.
 func (b *SandboxPauseBody) check(r *rules) {
 	r.lookedUp("sandbox id", b.ID)
+	r.check(b.StopAfter >= 0 && b.StopAfter <= MaxStopAfter, "a pause stops the job within %s", MaxStopAfter)
 }
 
 func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
@@ -167,8 +174,20 @@ func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if s.Desired != DesiredPaused || t.held(s) {
-		s = t.desire(s, DesiredPaused, "")
+	switch {
+	case s.Desired != DesiredPaused || t.held(s):
+		old := s
+		s = old.withDesired(DesiredPaused, t.now)
+		s.DesiredIndex = t.desiredIndex()
+		if b.StopAfter > 0 && t.meta.active(VersionStops) {
+			s.StopAt = t.now.Add(b.StopAfter)
+		}
+		put(t, tableSandboxes, old, s)
+	case b.StopAfter == 0 && s.StopAt.After(t.now):
+		old := s
+		s = new(*old)
+		s.StopAt = t.now
+		put(t, tableSandboxes, old, s)
 	}
 	return Result{Sandbox: s}, nil
 }
@@ -203,7 +222,7 @@ func (t *transaction) desiredIndex() uint64 {
 // withDesired returns a copy of the row with another desired state.
 func (s *Sandbox) withDesired(d Desired, now time.Time) *Sandbox {
 	next := *s
-	next.Desired, next.DesiredAt, next.PausedBy = d, now, ""
+	next.Desired, next.DesiredAt, next.PausedBy, next.StopAt = d, now, "", time.Time{}
 	next.Generation++
 	return &next
 }

@@ -24,7 +24,8 @@ import (
 // voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
 // copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of models and
 // agents, and sessions of browsers, lets users make keys of their own, and starts ask for an agent that
-// plans. Version 12 keeps the events of conversations.
+// plans. Version 12 keeps the events of conversations, and has a pause
+// leave the job running for a while.
 const ProtocolVersion = 12
 
 // What each protocol version introduced.
@@ -82,6 +83,8 @@ const (
 	VersionPlans = 11
 	// VersionEvents: the state has chains of events, and each node keeps the events themselves.
 	VersionEvents = 12
+	// VersionStops: a pause may leave the job running for a while (SandboxPauseBody.StopAfter).
+	VersionStops = 12
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -113,8 +116,9 @@ func VersionBrings(version int) string {
 	case VersionProfiles: // VersionSessions, VersionOwnKeys and VersionPlans, too
 		return "users have profiles of models and agents, change single settings and secrets, and make API keys of " +
 			"their own; browsers sign in with a session; a start may ask for an agent that plans"
-	case VersionEvents:
-		return "events of conversations are the cluster's: on a majority, in order, and read from any node"
+	case VersionEvents: // VersionStops, too
+		return "events of conversations are the cluster's: on a majority, in order, and read from any node; " +
+			"a Stop on the web page is taken back without a start"
 	}
 	return ""
 }

@@ -335,6 +335,9 @@ func planPaused(s Situation) Decision {
 		stopping(&d, s)
 	case !s.Known:
 		d.Observe = false
+	case o.Exists && !o.Foreign && !o.Stopped && s.Now.Before(s.Sandbox.StopAt):
+		d.Observe = false
+		wake(&d, s.Sandbox.StopAt)
 	case o.Exists && !o.Foreign && !o.Stopped:
 		d.Step = StepStop
 		stopping(&d, s)
@@ -371,7 +374,8 @@ func planDeleted(s Situation) Decision {
 
 // stopping keeps the row's status until the deadline of a pause.
 func stopping(d *Decision, s Situation) {
-	at := latest(latest(s.Sandbox.DesiredAt, s.Limits.TermStart), s.Limits.Released).Add(s.Limits.Stop)
+	from := latest(s.Sandbox.DesiredAt, s.Sandbox.StopAt)
+	at := latest(latest(from, s.Limits.TermStart), s.Limits.Released).Add(s.Limits.Stop)
 	if s.Now.Before(at) {
 		d.Observe = false
 		wake(d, at)

@@ -72,7 +72,7 @@ func (s *Server) afterRelease(v *fsm.View, now time.Time) *wire.AfterRelease {
 		switch {
 		case sb.Desired == fsm.DesiredDeleted:
 			a.Delete = append(a.Delete, sb.ID)
-		case sb.Desired == fsm.DesiredPaused && sb.State() != fsm.SandboxPaused:
+		case sb.Desired == fsm.DesiredPaused && sb.Status.State != fsm.SandboxPaused:
 			a.Stop = append(a.Stop, sb.ID)
 		case sb.Desired == fsm.DesiredRunning && sb.State() == fsm.SandboxStarting:
 			a.Start = append(a.Start, sb.ID)
