@@ -137,11 +137,6 @@ func (c *call) checkSpec(spec string) (*fsm.View, error) {
 	return nil, response.Error(http.StatusNotFound, "Sandbox Spec not found")
 }
 
-// handleSandboxPause handles POST /api/v1/sandboxes/{sandbox_id}/pause.
-func (s *Server) handleSandboxPause(c *call) (response.Response, error) {
-	return c.commandSandbox(&fsm.SandboxPauseBody{ID: c.Params.ByName("sandbox_id")})
-}
-
 // handleSandboxResume handles POST /api/v1/sandboxes/{sandbox_id}/resume.
 func (s *Server) handleSandboxResume(c *call) (response.Response, error) {
 	if err := c.meantResume(c.Params.ByName("sandbox_id")); err != nil {

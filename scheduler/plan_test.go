@@ -51,6 +51,12 @@ func owned(sb *fsm.Sandbox) *fsm.Sandbox {
 	return sb
 }
 
+// leaving has its job run on for a while.
+func leaving(sb *fsm.Sandbox, d time.Duration) *fsm.Sandbox {
+	sb.StopAt = epoch.Add(d)
+	return sb
+}
+
 // rotated gives it another key.
 func rotated(sb *fsm.Sandbox) *fsm.Sandbox {
 	sb.Rotations = 1
@@ -416,6 +422,16 @@ func TestPlan(t *testing.T) {
 		{"another key, paused", rotated(sandbox(paused, 2, running)), stopped, nil, "PAUSED"},
 
 		{"pause", sandbox(paused, 2, running), placed, nil, "stop"},
+		{"pause of a page", leaving(sandbox(paused, 2, running), 30*time.Second), placed, nil, ""},
+		{
+			"pause of a page, its time is over", leaving(sandbox(paused, 2, running), 30*time.Second), placed,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(30 * time.Second) }, "stop",
+		},
+		{"pause of a page, ended by itself", leaving(sandbox(paused, 2, running), 30*time.Second), stopped, nil, "PAUSED"},
+		{
+			"pause of a page, does not stop", leaving(sandbox(paused, 2, running), 30*time.Second), stopping,
+			func(s *scheduler.Situation) { s.Now = epoch.Add(time.Minute + 29*time.Second) }, "",
+		},
 		{"pausing", sandbox(paused, 2, running), stopping, nil, ""},
 		{
 			"pausing for too long", sandbox(paused, 2, running), stopping,
@@ -522,6 +538,16 @@ func TestPlan(t *testing.T) {
 				t.Errorf("\n got %q\nwant %q", got, c.want)
 			}
 		})
+	}
+}
+
+// A job that its sandbox's pause leaves is looked at again when it is to be stopped.
+func TestPlan_ComesBackToAJobThatIsLeft(t *testing.T) {
+	sb := leaving(sandbox(fsm.DesiredPaused, 2, fsm.SandboxStatus{State: fsm.SandboxRunning, Generation: 1}), time.Second)
+	o := scheduler.Observed{SandboxID: "a", Exists: true, Live: 1, Placement: here}
+	d := scheduler.Plan(scheduler.Situation{Sandbox: sb, Known: true, Observed: o, Now: epoch, Limits: limits})
+	if d.Step != scheduler.StepNone || d.Observe || !d.Wake.Equal(sb.StopAt) {
+		t.Errorf("%+v", d)
 	}
 }
 
