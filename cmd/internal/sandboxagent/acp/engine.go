@@ -14,12 +14,10 @@ import (
 	"sync"
 	"time"
 
-	sdk "github.com/coder/acp-go-sdk"
-	"github.com/google/uuid"
-
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
+	sdk "github.com/coder/acp-go-sdk"
 )
 
 const (
@@ -29,8 +27,8 @@ const (
 	noResponse            = "(No response from ACP server)"
 )
 
-// Engine runs one conversation's agent over ACP. A Step is one whole turn. It implements
-// engine.Engine, engine.Switcher and engine.SecretsUpdater.
+// Engine runs one conversation's agent over ACP. A Step is one whole turn, or a part of it up to a
+// question. It implements engine.Engine, Reader, Switcher and SecretsUpdater.
 type Engine struct {
 	conversation engine.Conversation
 	preset       Preset
@@ -38,21 +36,21 @@ type Engine struct {
 	retries   []time.Duration
 	drainWait time.Duration
 
-	// notified has a message of the user that came during a Step; decisions the user's answers.
-	notified  chan struct{}
-	decisions chan decision
+	// notified has a message of the user that came during a Step.
+	notified chan struct{}
+	// grants are calls that the user has accepted and whose agent is gone. Only Step uses it.
+	grants []*event.ACPToolCall
 
 	mu    sync.Mutex
 	setup engine.Setup
 	// session is the agent in use, nil without one.
 	session *session
 	closed  bool
-	// waiting are the requests for permission that the user has not answered.
-	waiting []*permission
-	mask    *strings.Replacer
-
-	// asking orders the changes of waiting with the statuses that are stored.
-	asking sync.Mutex
+	// asks is a turn in which the agent waits for the user, nil without one.
+	asks *carried
+	// prompted is the last message of the user that the agent was given.
+	prompted string
+	mask     *strings.Replacer
 }
 
 // New returns the engine of a conversation. The agent is started by the first Step.
@@ -68,41 +66,33 @@ func New(setup engine.Setup, conversation engine.Conversation) (*Engine, error) 
 		setup: setup, conversation: conversation,
 		preset:  preset.merged(acp.Command, acp.Args, acp.Env, acp.SessionMode),
 		retries: []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}, drainWait: drainWait,
-		notified: make(chan struct{}, 1), decisions: make(chan decision, 1),
+		notified: make(chan struct{}, 1),
 	}
 	e.setMask()
 	return e, nil
 }
 
 // Step implements engine.Engine: it gives the agent the messages that have no answer, and stores
-// the answer.
+// the answer. After a question it goes on with the same turn.
 func (e *Engine) Step(ctx context.Context) (engine.Outcome, error) {
+	p, err := e.answered()
+	if err != nil {
+		return 0, err
+	}
 	for attempt := 0; ; {
-		select {
-		case <-e.notified: // the prompt has the message
-		default:
+		if p == nil {
+			if p, err = e.begin(ctx); err != nil || p == nil {
+				return engine.Finished, err
+			}
 		}
-		s, err := e.ready(ctx)
-		if err != nil {
-			return 0, err
-		}
-		events, err := e.conversation.Events()
-		if err != nil {
-			return 0, err
-		}
-		blocks := e.promptOf(s, events)
-		if len(blocks) == 0 {
-			return engine.Finished, nil
-		}
-		if err := e.remember(s, events); err != nil {
-			return 0, err
-		}
-		t := newTurn()
-		answer, err := e.prompt(ctx, s, t, blocks)
-		s.loaded = true // it was told the history, if it did not know it
+		s, t := p.session, p.turn
+		answer, err := e.carry(ctx, p)
+		p = nil
 		switch {
 		case err == nil:
 			return e.finish(s, t, answer)
+		case errors.Is(err, errAsks):
+			return engine.Waiting, nil
 		case ctx.Err() != nil:
 			return 0, ctx.Err()
 		case errors.Is(err, errNewMessage):
@@ -119,6 +109,36 @@ func (e *Engine) Step(ctx context.Context) (engine.Outcome, error) {
 		}
 		attempt++
 	}
+}
+
+// begin sends the agent the messages that have no answer; nil if there are none.
+func (e *Engine) begin(ctx context.Context) (*carried, error) {
+	select {
+	case <-e.notified: // the prompt has the message
+	default:
+	}
+	s, err := e.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	events, err := e.conversation.Events()
+	if err != nil {
+		return nil, err
+	}
+	note, err := e.accept(s, events)
+	if err != nil {
+		return nil, err
+	}
+	blocks := e.promptOf(s, events, note)
+	if len(blocks) == 0 {
+		return nil, nil
+	}
+	if err := e.remember(s, events); err != nil {
+		return nil, err
+	}
+	p := e.prompt(ctx, s, blocks)
+	s.loaded = true // it was told the history, if it did not know it
+	return p, nil
 }
 
 // retryable reports whether a turn may succeed when it is tried again: the agent is gone, or had an
@@ -175,9 +195,12 @@ func (e *Engine) initFailure(err error) error {
 // remember stores what the agent is given, before it is: after a crash the next prompt says that
 // the turn was broken off.
 func (e *Engine) remember(s *session, events []event.Event) error {
-	_, open := unanswered(events)
+	open := unanswered(events, s.info.Prompted)
 	before := s.info
 	s.info.Prompted, s.info.Suffix = open[len(open)-1].ID, s.info.Suffix || e.setup.Agent.Suffix != ""
+	e.mu.Lock()
+	e.prompted = s.info.Prompted
+	e.mu.Unlock()
 	var list []event.Event
 	if !slices.ContainsFunc(events, func(ev event.Event) bool { _, ok := ev.(*event.SystemPrompt); return ok }) {
 		list = append(list, e.SystemPrompt(context.Background()))
@@ -203,107 +226,6 @@ func sameState(now, stored json.RawMessage) bool {
 		a.Suffix == b.Suffix
 }
 
-// finish stores the end of a turn.
-func (e *Engine) finish(s *session, t *turn, a promptAnswer) (engine.Outcome, error) {
-	stats := e.stats(s, t, a)
-	if a.StopReason == "refusal" {
-		return 0, e.broken(&engine.Failure{Code: codeRefusal, Source: event.SourceAgent,
-			Detail: cmp.Or(e.masked(t.text.String()), "The agent refused to go on with this message.")}, stats)
-	}
-	if t.rejected {
-		// The user said no, and the agent stopped without a word.
-		if err := e.conversation.Append(stats); err != nil {
-			return 0, err
-		}
-		return engine.Idle, nil
-	}
-	text := cmp.Or(strings.TrimSpace(e.masked(t.text.String())), noResponse)
-	arguments, err := json.Marshal(map[string]string{"message": text})
-	if err != nil {
-		return 0, err
-	}
-	action, err := json.Marshal(map[string]string{"kind": "FinishAction", "message": text})
-	if err != nil {
-		return 0, err
-	}
-	result, err := json.Marshal(map[string]any{
-		"kind":     "FinishObservation",
-		"content":  []event.Text{event.NewText(text)},
-		"is_error": false,
-	})
-	if err != nil {
-		return 0, err
-	}
-	id := "call_" + uuid.NewString()
-	done := &event.Action{
-		Head: event.Head{
-			Source: event.SourceAgent,
-			ID:     uuid.NewString(),
-		}, Thought: []event.Text{}, ThinkingBlocks: []event.ThinkingBlock{},
-		Action: action, ToolName: "finish", ToolCallID: id, LLMResponseID: uuid.NewString(), SecurityRisk: "UNKNOWN",
-		ToolCall: event.ToolCall{ID: id, Name: "finish", Arguments: string(arguments), Origin: "completion"},
-	}
-	if thought := e.masked(t.thought.String()); thought != "" {
-		done.ReasoningContent = &thought
-	}
-	return engine.Finished, e.conversation.Append(done, &event.Observation{
-		Head: event.Head{Source: event.SourceEnvironment}, ToolName: "finish", ToolCallID: id, ActionID: done.ID,
-		Observation: result, ExtendedContent: []event.Text{},
-	}, stats)
-}
-
-// broken stores the message that tells a failure of a turn, with more events, and returns the failure.
-func (e *Engine) broken(f *engine.Failure, more ...event.Event) error {
-	m := &event.Message{
-		Head: event.Head{Source: event.SourceAgent},
-		LLMMessage: event.LLMMessage{
-			Role:    "assistant",
-			Content: []event.Content{event.TextContent("ACP error: " + f.Detail)},
-		},
-		ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
-	}
-	if err := e.conversation.Append(append([]event.Event{m}, more...)...); err != nil {
-		return err
-	}
-	return f
-}
-
-// stats adds a turn's tokens and cost to the conversation's.
-func (e *Engine) stats(s *session, t *turn, a promptAnswer) event.Event {
-	var all event.Stats
-	_ = json.Unmarshal(e.conversation.State(engine.KeyStats), &all) // none is zero
-	if all.UsageToMetrics == nil {
-		all.UsageToMetrics = map[string]event.Metrics{}
-	}
-	name := cmp.Or(s.info.CurrentModel, e.llm().Model, "default")
-	m := all.UsageToMetrics["agent"]
-	m.ModelName = name
-	u := &m.AccumulatedTokenUsage
-	u.Model = name
-	if a.Usage != nil {
-		u.PromptTokens += int64(a.Usage.Input)
-		u.CompletionTokens += int64(a.Usage.Output)
-		u.CacheReadTokens += int64(a.Usage.CacheRead)
-		u.CacheWriteTokens += int64(a.Usage.CacheWrite)
-		u.ReasoningTokens += int64(a.Usage.Thought)
-		u.PerTurnToken = int64(cmp.Or(a.Usage.Total, a.Usage.Input+a.Usage.Output))
-	} else if q := a.Meta.Quota.TokenCount; q.Input+q.Output > 0 {
-		u.PromptTokens += int64(q.Input)
-		u.CompletionTokens += int64(q.Output)
-		u.PerTurnToken = int64(q.Input + q.Output)
-	}
-	if t.size > 0 {
-		u.ContextWindow = int64(t.size)
-	}
-	// The agent tells the session's cost so far; a new process may begin again at nothing.
-	if t.cost >= 0 {
-		m.AccumulatedCost += max(0, t.cost-s.cost)
-		s.cost = t.cost
-	}
-	all.UsageToMetrics["agent"] = m
-	return engine.Update(engine.KeyStats, all)
-}
-
 // SystemPrompt implements engine.Prompter.
 func (e *Engine) SystemPrompt(context.Context) *event.SystemPrompt {
 	return &event.SystemPrompt{Head: event.Head{Source: event.SourceAgent},
@@ -322,7 +244,12 @@ func (e *Engine) Notify() {
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
+	p := e.asks
+	e.asks = nil
 	e.mu.Unlock()
+	if p != nil {
+		close(p.turn.over) // its call stays pending: the next process asks for it again
+	}
 	e.use(nil)
 	return nil
 }

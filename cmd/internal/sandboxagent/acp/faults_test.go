@@ -297,31 +297,93 @@ func TestFaults_PermissionTwice(t *testing.T) {
 	} {
 		f := newFake(t, acptest.Fine, "AlwaysConfirm")
 		f.say(acptest.Twice)
-		done := step(t.Context(), f.engine)
-		f.await(t, "the agent asks twice", func([]string) bool {
-			f.engine.mu.Lock()
-			defer f.engine.mu.Unlock()
-			return len(f.engine.waiting) == 2
+		if o, err := f.engine.Step(t.Context()); o != engine.Waiting || err != nil {
+			t.Fatal(o, err)
+		}
+		if goesOn, err := f.engine.Respond(accept, "no"); !goesOn || err != nil {
+			t.Fatal(goesOn, err)
+		}
+		if o, err := f.engine.Step(t.Context()); err != nil || o != engine.Finished {
+			t.Fatalf("%v %v", o, err)
+		}
+		f.tells(append([]string{"user: twice", "call write done.txt pending"}, want...)...)
+	}
+}
+
+// What becomes of a turn that waits for the user: an answer goes on with it, also a plain run; a message
+// in its place cancels it; an agent that is gone, by itself or with its server, begins again and
+// carries out the accepted call without another question, another call with one.
+func TestFaults_Waits(t *testing.T) {
+	const asked, pending = "user: work", "call write done.txt pending"
+	done := []string{"call write done.txt completed", "finish: It is written.", "finished"}
+	again := append([]string{"call write done.txt failed", "call write done.txt pending"}, done...)
+	for name, c := range map[string]struct {
+		faults string
+		do     func(f *fake)
+		ends   engine.Outcome
+		tells  []string
+	}{
+		"accepted":    {acptest.Fine, func(f *fake) { f.respond(true, true) }, engine.Finished, done},
+		"a plain run": {acptest.Fine, func(*fake) {}, engine.Finished, done},
+		"rejected":    {acptest.Fine, func(f *fake) { f.respond(false, true) }, engine.Idle, []string{"call write done.txt failed"}},
+		"a message": {acptest.Fine, func(f *fake) { f.respond(false, true); f.say("hello") }, engine.Finished,
+			[]string{"user: hello", "call write done.txt failed", "finish: You said: hello", "finished"}},
+		"a late message": {acptest.Fine, func(f *fake) { f.say("hello"); f.respond(true, true) }, engine.Finished,
+			append([]string{"user: hello"}, done...)},
+		"the agent died": {acptest.Fine, func(f *fake) {
+			s := f.engine.session
+			_ = s.process.cmd.Process.Kill()
+			<-s.process.exited
+			f.respond(true, true)
+		}, engine.Finished, again},
+		"a restart": {acptest.Fine, func(f *fake) { f.engine.Close(); f.start(); f.respond(true, false) },
+			engine.Finished, again},
+		"a restart of one that can't load": {acptest.NoLoad,
+			func(f *fake) { f.engine.Close(); f.start(); f.respond(true, false) }, engine.Finished,
+			append([]string{"call write done.txt failed", "agent: " + lostSession, "call write done.txt pending"}, done...)},
+		"rejected after a restart": {acptest.Fine, func(f *fake) {
+			f.engine.Close()
+			f.start()
+			f.respond(false, false)
+			f.say("hello")
+		}, engine.Finished, []string{"call write done.txt failed", "user: hello", "finish: You said: hello", "finished"}},
+		"another call after a restart": {acptest.Fine + "," + acptest.Renames, func(f *fake) {
+			f.engine.Close()
+			f.start()
+			f.respond(true, false)
+		}, engine.Waiting, []string{"call write done.txt failed", "call write another.txt pending"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t, c.faults, "AlwaysConfirm")
+			f.say(acptest.Work)
+			if o, err := f.engine.Step(t.Context()); o != engine.Waiting || err != nil {
+				t.Fatal(o, err)
+			}
+			c.do(f)
+			if o, err := f.engine.Step(t.Context()); o != c.ends || err != nil {
+				t.Errorf("%v %v, want %v", o, err, c.ends)
+			}
+			f.tells(append([]string{asked, pending}, c.tells...)...)
+			if _, err := os.Stat(filepath.Join(f.setup.WorkingDir, "done.txt")); (err == nil) !=
+				slices.Contains(f.story(), "finish: It is written.") {
+				t.Errorf("the call was carried out: %v", err == nil)
+			}
 		})
-		if live, err := f.engine.Respond(accept, "no"); !live || err != nil {
-			t.Fatal(live, err)
-		}
-		if got := <-done; got.err != nil || got.outcome != engine.Finished {
-			t.Fatalf("%v %v", got.outcome, got.err)
-		}
-		f.tells(append([]string{
-			"user: twice",
-			"call write done.txt pending",
-			`status "waiting_for_confirmation"`,
-			`status "running"`,
-		}, want...)...)
+	}
+}
+
+// respond answers a question. A turn goes on with it if its agent is there.
+func (f *fake) respond(accept, goesOn bool) {
+	f.t.Helper()
+	if got, err := f.engine.Respond(accept, "no"); got != goesOn || err != nil {
+		f.t.Fatalf("goes on %v, %v", got, err)
 	}
 }
 
 // An interrupt cancels the turn: what comes after it is no part of the next one. An agent that goes
 // on is killed, and what it has started with it.
 func TestFaults_Cancel(t *testing.T) {
-	for _, word := range []string{acptest.Late, acptest.Deaf, acptest.Children, acptest.Work} {
+	for _, word := range []string{acptest.Late, acptest.Deaf, acptest.Children} {
 		t.Run(word, func(t *testing.T) {
 			f := newFake(t, acptest.Fine, "AlwaysConfirm")
 			f.say(word)
@@ -330,7 +392,7 @@ func TestFaults_Cancel(t *testing.T) {
 			begun := func() bool {
 				f.mu.Lock()
 				defer f.mu.Unlock()
-				return len(f.sent) > 0 && word != acptest.Work || f.state[engine.KeyStatus] != nil
+				return len(f.sent) > 0
 			}
 			if word == acptest.Children {
 				begun = func() bool { return len(f.processes()) == 2 }

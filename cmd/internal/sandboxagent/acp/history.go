@@ -19,9 +19,9 @@ const (
 
 const resumeNote = "The turn for this message was broken off. Some of it may be done: look before you do it again.\n\n"
 
-// unanswered returns the index of the first message after the agent's last answer, and the
-// messages from there on.
-func unanswered(events []event.Event) (int, []*event.Message) {
+// unanswered returns the messages that the agent has not answered: those after its last answer, and
+// those that came while it wrote one and that it was not given. prompted is the last that it was.
+func unanswered(events []event.Event, prompted string) (list []*event.Message) {
 	first := 0
 	for i, e := range slices.Backward(events) {
 		if a, ok := e.(*event.Action); ok && a.ToolName == "finish" {
@@ -29,22 +29,21 @@ func unanswered(events []event.Event) (int, []*event.Message) {
 			break
 		}
 	}
-	at := len(events)
-	var list []*event.Message
-	for i := first; i < len(events); i++ {
-		if m, ok := events[i].(*event.Message); ok && m.LLMMessage.Role == "user" {
-			if list == nil {
-				at = i
-			}
-			list = append(list, m)
+	given := slices.IndexFunc(events, func(e event.Event) bool { return e.Envelope().ID == prompted })
+	for i, e := range events {
+		m, ok := e.(*event.Message)
+		if !ok || m.LLMMessage.Role != "user" || i < first && (given < 0 || i <= given) {
+			continue
 		}
+		list = append(list, m)
 	}
-	return at, list
+	return list
 }
 
-// promptOf returns the prompt for the messages that have no answer, empty if there are none.
-func (e *Engine) promptOf(s *session, events []event.Event) []sdk.ContentBlock {
-	at, open := unanswered(events)
+// promptOf returns the prompt for the messages that have no answer, empty if there are none. note is
+// more for a turn that begins again.
+func (e *Engine) promptOf(s *session, events []event.Event, note string) []sdk.ContentBlock {
+	open := unanswered(events, s.info.Prompted)
 	if len(open) == 0 {
 		return nil
 	}
@@ -55,24 +54,17 @@ func (e *Engine) promptOf(s *session, events []event.Event) []sdk.ContentBlock {
 	}
 	resumed := len(fresh) == 0
 	if resumed {
-		fresh = open[len(open)-1:]
+		fresh, note = open[len(open)-1:], resumeNote+note
 	}
 	var blocks []sdk.ContentBlock
 	if !s.loaded {
-		until := at
-		if given >= 0 {
-			until = len(events)
-		}
-		if text := history(events[:until], fresh); text != "" {
+		if text := history(events, fresh); text != "" {
 			blocks = append(blocks, sdk.TextBlock(text))
 		}
 	}
-	for i, m := range fresh {
-		note := ""
-		if resumed && i == 0 {
-			note = resumeNote
-		}
+	for _, m := range fresh {
 		blocks = append(blocks, messageBlocks(m, note, s.images)...)
+		note = ""
 	}
 	if suffix := e.setup.Agent.Suffix; suffix != "" && !s.info.Suffix {
 		blocks = append(blocks, sdk.TextBlock(suffix))

@@ -165,27 +165,44 @@ func TestReal_Permission(t *testing.T) {
 		t.Run(map[bool]string{true: "approved", false: "rejected"}[accept], func(t *testing.T) {
 			eachAgent(t, "AlwaysConfirm", func(t *testing.T, r *real) {
 				r.say("Write the file.")
-				done := step(t.Context(), r.engine)
-				r.await(t, "the agent asks", func([]string) bool {
-					return string(r.State(engine.KeyStatus)) == `"waiting_for_confirmation"`
-				})
-				if r.written() {
-					t.Error("the file is written before the answer")
+				if o, err := r.engine.Step(t.Context()); err != nil || o != engine.Waiting || r.written() {
+					t.Fatalf("%v %v, want a question; written %v; %q", o, err, r.written(), r.story())
 				}
-				if live, err := r.engine.Respond(accept, "no"); !live || err != nil {
-					t.Fatalf("live %v, %v", live, err)
+				if goesOn, err := r.engine.Respond(accept, "no"); !goesOn || err != nil {
+					t.Fatalf("goes on %v, %v", goesOn, err)
 				}
-				if live, _ := r.engine.Respond(accept, "no"); live {
-					t.Error("the request was answered twice")
-				}
-				got := <-done
+				o, err := r.engine.Step(t.Context())
 				want := map[bool]engine.Outcome{true: engine.Finished, false: engine.Idle}[accept || r.agent.goesOn]
-				if got.err != nil || got.outcome != want || r.written() != accept {
-					t.Errorf("%v %v, want %v; written %v; %q", got.outcome, got.err, want, r.written(), r.story())
+				if err != nil || o != want || r.written() != accept {
+					t.Errorf("%v %v, want %v; written %v; %q", o, err, want, r.written(), r.story())
 				}
 			})
 		})
 	}
+}
+
+// An acceptance after a pause, which ends the agent, carries out the call that was asked about: once, and
+// without another question. An agent that can't load its session says so.
+func TestReal_PermissionAfterAPause(t *testing.T) {
+	eachAgent(t, "AlwaysConfirm", func(t *testing.T, r *real) {
+		r.say("Write the file.")
+		if o, err := r.engine.Step(t.Context()); err != nil || o != engine.Waiting {
+			t.Fatalf("%v %v, want a question; %q", o, err, r.story())
+		}
+		if err := r.engine.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.start(t)
+		if goesOn, err := r.engine.Respond(true, ""); goesOn || err != nil {
+			t.Fatalf("goes on %v, %v", goesOn, err)
+		}
+		if o, err := r.engine.Step(t.Context()); err != nil || o != engine.Finished || !r.written() {
+			t.Errorf("%v %v; written %v; %q", o, err, r.written(), r.story())
+		}
+		if r.has(lostSession) != r.agent.forgets {
+			t.Errorf("the user is told of a lost session: %q", r.story())
+		}
+	})
 }
 
 // An interrupt ends the turn, and the next message is answered.

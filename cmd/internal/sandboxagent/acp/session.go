@@ -101,7 +101,7 @@ func (e *Engine) open(ctx context.Context, c command, authMethod, mode string, b
 	})
 	s.conn = sdk.NewConnection(s.handle, p.stdin, brokenReader{reader, s})
 	s.conn.SetLogger(slog.New(slog.DiscardHandler))
-	if err := e.begin(ctx, s, authMethod, mode, before); err != nil {
+	if err := e.introduce(ctx, s, authMethod, mode, before); err != nil {
 		err = e.startFailure(ctx, s, err)
 		s.close()
 		return nil, err
@@ -128,8 +128,8 @@ func (b brokenReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin initializes, authenticates, loads or makes the session, and sets its mode and model.
-func (e *Engine) begin(ctx context.Context, s *session, authMethod, mode string, before state) error {
+// introduce initializes, authenticates, loads or makes the session, and sets its mode and model.
+func (e *Engine) introduce(ctx context.Context, s *session, authMethod, mode string, before state) error {
 	hello, err := request[sdk.InitializeResponse](ctx, s, sdk.AgentMethodInitialize, sdk.InitializeRequest{
 		ProtocolVersion: sdk.ProtocolVersionNumber, ClientInfo: &sdk.Implementation{Name: "bivouac", Version: "1"},
 	})

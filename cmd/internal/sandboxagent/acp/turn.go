@@ -1,12 +1,10 @@
 package acp
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +32,10 @@ type turn struct {
 	// over is closed at its end, so that nobody waits for it.
 	over chan struct{}
 
+	// asked are the requests that the user has not answered, decided the user's answers by call.
+	asked   []*permission
+	decided map[string]verdict
+
 	calls map[string]*call
 	// order has the calls in the order of their start.
 	order         []*call
@@ -48,7 +50,7 @@ type turn struct {
 
 func newTurn() *turn {
 	return &turn{updates: make(chan json.RawMessage, 64), permissions: make(chan *permission), over: make(chan struct{}),
-		calls: map[string]*call{}, cost: -1}
+		calls: map[string]*call{}, decided: map[string]verdict{}, cost: -1}
 }
 
 // permission is a request of the agent for permission, until it is answered.
@@ -181,12 +183,11 @@ type answered struct {
 	err    error
 }
 
-// prompt sends a prompt and carries its turn to its end. It returns ctx's error after an interrupt,
-// errNewMessage, errIdle, or the agent's error.
-func (e *Engine) prompt(ctx context.Context, s *session, t *turn, blocks []sdk.ContentBlock) (promptAnswer, error) {
+// prompt sends a prompt.
+func (e *Engine) prompt(ctx context.Context, s *session, blocks []sdk.ContentBlock) *carried {
+	p := &carried{session: s, turn: newTurn(), done: make(chan answered, 1)}
 	s.settle(ctx)
-	s.set(t)
-	done := make(chan answered, 1)
+	s.set(p.turn)
 	go func() {
 		// The SDK's own cancellation is not the protocol's: the request ends with the turn or with the
 		// connection.
@@ -196,21 +197,35 @@ func (e *Engine) prompt(ctx context.Context, s *session, t *turn, blocks []sdk.C
 		if err == nil {
 			a.err = json.Unmarshal(raw, &a.answer)
 		}
-		done <- a
+		p.done <- a
 	}()
-	a, finished, err := e.follow(ctx, t, done)
-	if !finished {
-		e.cancelTurn(s, t, done)
-		s.late = true
+	return p
+}
+
+// carry carries a turn to its end, or until the agent asks the user: errAsks. It returns ctx's error
+// after an interrupt, errNewMessage, errIdle, or the agent's error.
+func (e *Engine) carry(ctx context.Context, p *carried) (promptAnswer, error) {
+	a, finished, err := e.follow(ctx, p.turn, p.done)
+	if errors.Is(err, errAsks) {
+		e.wait(p)
+		return promptAnswer{}, err
 	}
-	s.set(nil)
-	close(t.over)
-	e.unask()
+	return e.over(p, a, finished, err)
+}
+
+// over ends a turn.
+func (e *Engine) over(p *carried, a promptAnswer, finished bool, err error) (promptAnswer, error) {
+	if !finished {
+		e.cancelTurn(p)
+		p.session.late = true
+	}
+	p.session.set(nil)
+	close(p.turn.over)
 	status := callCompleted
-	if err != nil || a.StopReason == "cancelled" {
+	if err != nil || !finished || a.StopReason == "cancelled" {
 		status = callFailed
 	}
-	return a, errors.Join(err, e.closeCalls(t, status))
+	return a, errors.Join(err, e.closeCalls(p.turn, status))
 }
 
 // follow takes what the agent sends until it answers the prompt, and reports whether it did.
@@ -218,10 +233,6 @@ func (e *Engine) follow(ctx context.Context, t *turn, done <-chan answered) (pro
 	idle := time.NewTimer(e.promptTimeout())
 	defer idle.Stop()
 	for {
-		waiting := idle.C
-		if e.waits() {
-			waiting = nil // the user takes the time that it takes
-		}
 		select {
 		case raw := <-t.updates:
 			idle.Reset(e.promptTimeout())
@@ -229,12 +240,7 @@ func (e *Engine) follow(ctx context.Context, t *turn, done <-chan answered) (pro
 				return promptAnswer{}, false, err
 			}
 		case p := <-t.permissions:
-			if err := errors.Join(e.drain(t), e.permit(t, p)); err != nil {
-				return promptAnswer{}, false, err
-			}
-		case d := <-e.decisions:
-			idle.Reset(e.promptTimeout())
-			if err := e.decide(t, d); err != nil {
+			if err := e.question(t, p); err != nil {
 				return promptAnswer{}, false, err
 			}
 		case a := <-done:
@@ -243,10 +249,29 @@ func (e *Engine) follow(ctx context.Context, t *turn, done <-chan answered) (pro
 			return promptAnswer{}, false, ctx.Err()
 		case <-e.notified:
 			return promptAnswer{}, false, errNewMessage
-		case <-waiting:
+		case <-idle.C:
 			return promptAnswer{}, false, errIdle
 		}
 	}
+}
+
+// question deals with a request for permission, and with those that came beside it. It is errAsks if
+// the user is to be asked.
+func (e *Engine) question(t *turn, p *permission) error {
+	for p != nil {
+		if err := errors.Join(e.drain(t), e.permit(t, p)); err != nil {
+			return err
+		}
+		select {
+		case p = <-t.permissions:
+		default:
+			p = nil
+		}
+	}
+	if len(t.asked) > 0 {
+		return errAsks
+	}
+	return nil
 }
 
 // drain takes the updates that were read already.
@@ -264,8 +289,12 @@ func (e *Engine) drain(t *turn) error {
 }
 
 // cancelTurn cancels a turn. An agent that does not end it in time is killed.
-func (e *Engine) cancelTurn(s *session, t *turn, done <-chan answered) {
-	e.unask()
+func (e *Engine) cancelTurn(c *carried) {
+	s, t, done := c.session, c.turn, c.done
+	for _, p := range t.asked {
+		p.answer <- sdk.NewRequestPermissionOutcomeCancelled()
+	}
+	t.asked = nil
 	_ = s.conn.SendNotification(context.Background(), sdk.AgentMethodSessionCancel,
 		sdk.CancelNotification{SessionId: s.id})
 	limit := time.NewTimer(e.drainWait)
@@ -358,61 +387,6 @@ func (e *Engine) progress(t *turn, u call) error {
 	}
 	c.begun, c.ended = true, c.over()
 	return e.conversation.Append(c.event(e.masked))
-}
-
-// permit answers a request where nobody is to be asked, or asks the user: the call is stored as
-// pending, and the conversation waits.
-func (e *Engine) permit(t *turn, p *permission) error {
-	var before call
-	if c := t.calls[p.call.ID]; c != nil {
-		before = *c
-	}
-	c := t.known(p.call)
-	if !e.mayAsk() {
-		p.answer <- p.choose(sdk.PermissionOptionKindAllowOnce)
-		return nil
-	}
-	c.begun, c.Status = true, callPending
-	if reflect.DeepEqual(*c, before) { // it is stored so
-		return e.ask(p)
-	}
-	return e.ask(p, c.event(e.masked))
-}
-
-// decision is the user's answer to the requests that wait.
-type decision struct {
-	accept      bool
-	reason      string
-	permissions []*permission
-}
-
-// decide gives the user's answer to the agent. A rejected call ends here; the agent goes on.
-func (e *Engine) decide(t *turn, d decision) error {
-	for _, p := range d.permissions {
-		if d.accept {
-			p.answer <- p.choose(sdk.PermissionOptionKindAllowOnce)
-			continue
-		}
-		if err := e.reject(t.known(p.call), d.reason); err != nil {
-			return err
-		}
-		t.rejected = true
-		p.answer <- p.choose(sdk.PermissionOptionKindRejectOnce)
-	}
-	return nil
-}
-
-// reject ends a call that the user rejected, once.
-func (e *Engine) reject(c *call, reason string) error {
-	if c.ended {
-		return nil
-	}
-	c.Status, c.begun, c.ended = callFailed, true, true
-	ev := c.event(e.masked)
-	ev.RawOutput, _ = json.Marshal(map[string]string{
-		"error": "Action rejected: " + cmp.Or(reason, "User rejected the action"),
-	})
-	return e.conversation.Append(ev)
 }
 
 // closeCalls ends the calls that the agent left open.

@@ -39,12 +39,15 @@ const (
 	NoLoad    = "no_load"    // session/load fails
 	Noisy     = "noisy"      // lines that are no messages, also within a turn
 	Flood     = "flood"      // 100 MB on stderr
+	Renames   = "renames"    // a session that was loaded makes other calls
 )
 
 // agent is the running agent.
 type agent struct {
 	faults []string
 	log    *os.File
+	// title is that of its calls.
+	title string
 
 	mu       sync.Mutex
 	asked    int
@@ -75,6 +78,7 @@ func Main() {
 	}
 	a := &agent{
 		faults:   strings.Split(value, ","),
+		title:    "write done.txt",
 		answers:  map[string]chan json.RawMessage{},
 		canceled: map[string]chan struct{}{},
 	}
@@ -155,6 +159,9 @@ func (a *agent) take(m message, line []byte) {
 		if a.has(NoLoad) || !a.knows(p.SessionID) {
 			a.refuse(m, -32002, "Resource not found")
 			return
+		}
+		if a.has(Renames) {
+			a.title = "write another.txt"
 		}
 		a.reply(m, map[string]any{})
 	case "session/prompt":

@@ -185,7 +185,7 @@ func (t *turn) ask(session, call string) <-chan json.RawMessage {
 	t.a.mu.Unlock()
 	params, _ := json.Marshal(map[string]any{"sessionId": session, "toolCall": map[string]any{
 		"toolCallId": call,
-		"title":      "write done.txt",
+		"title":      t.a.title,
 	},
 		"options": []map[string]string{{"optionId": "always", "kind": "allow_always", "name": "Always"},
 			{
@@ -216,7 +216,7 @@ func (t *turn) said(text string) message {
 }
 
 func (t *turn) call(kind, id, status string, output any) {
-	members := map[string]any{"toolCallId": id, "title": "write done.txt", "kind": "edit", "status": status}
+	members := map[string]any{"toolCallId": id, "title": t.a.title, "kind": "edit", "status": status}
 	if output != nil {
 		members["rawOutput"] = output
 	}

@@ -22,10 +22,11 @@ type Engine interface {
 	// Another error is a *Failure, or becomes one with the code InternalError.
 	Step(ctx context.Context) (Outcome, error)
 
-	// Respond answers a confirmation. It returns true if a Step waits for the answer and goes on with
-	// it. Otherwise the server starts a run when the answer is yes, whose first Step executes the open
-	// actions, and when it is no, Respond has written the rejections of the open actions.
-	Respond(accept bool, reason string) (live bool, err error)
+	// Respond answers a confirmation; no Step runs. When the answer is yes, the server starts a run,
+	// whose first Step executes the open actions; a run without an answer does so too. When it is no,
+	// Respond has written the rejections of the open actions, or returns true: then the server starts a
+	// run whose first Step tells the agent of the rejection.
+	Respond(accept bool, reason string) (goesOn bool, err error)
 
 	// Notify tells that a message of the user was added while Step runs.
 	Notify()
@@ -105,8 +106,7 @@ const (
 	StatusIdle    = "idle"
 	StatusRunning = "running"
 	StatusPaused  = "paused"
-	// StatusWaiting is set by the server when Step returns Waiting, and by an engine whose Step waits
-	// for an answer itself; that engine sets StatusRunning again when it goes on.
+	// StatusWaiting is set by the server when Step returns Waiting.
 	StatusWaiting  = "waiting_for_confirmation"
 	StatusFinished = "finished"
 	StatusError    = "error"

@@ -116,6 +116,13 @@ type ACP struct {
 	FileSecrets     map[string]string `json:"acp_file_secrets,omitempty"`
 }
 
+// Reader tells what the agent was given of the conversation.
+type Reader interface {
+	// LastRead is the id of the last event that the model or the agent was given. What is later waits for
+	// another step.
+	LastRead() string
+}
+
 // Asker answers a question beside the conversation: nothing is stored.
 type Asker interface {
 	Ask(ctx context.Context, question string) (string, error)

@@ -19,7 +19,7 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/tools"
 )
 
-// Engine is the native agent of one conversation. It implements engine.Engine, Asker, Titler,
+// Engine is the native agent of one conversation. It implements engine.Engine, Reader, Asker, Titler,
 // Switcher, SecretsUpdater, HistoryCondenser, Prompter and Augmenter.
 type Engine struct {
 	conv      engine.Conversation
@@ -41,6 +41,7 @@ type Engine struct {
 	closed    bool
 	// shortened is the id of the batch up to which outputs are shown shortened, "" for none.
 	shortened string
+	lastRead  string // see LastRead
 
 	// life ends with Close.
 	life context.Context //nolint:containedctx // MCP servers outlive the step that starts them

@@ -49,6 +49,7 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 		messages: messages(shown, true), thoughts: thoughtsOf(shown), tools: definitions(box),
 		onDelta: e.delta, withdraw: e.withdraw,
 	}
+	e.reads(events)
 	a, err := model.full(ctx, p)
 	if err != nil {
 		if err := e.spent(model, usageAgent, a); err != nil {
@@ -63,6 +64,9 @@ func (e *Engine) step(ctx context.Context) (engine.Outcome, error) {
 		return engine.Continue, err
 	}
 	outcome, err := e.answered(ctx, box, a, events, e.counted(model, usageAgent, a))
+	if err == nil {
+		err = e.late(events)
+	}
 	if err == nil && outcome == engine.Continue && a.cuts > 0 {
 		err = e.conv.Append(nudge(fmt.Sprintf(cutsText, a.cuts)))
 	}

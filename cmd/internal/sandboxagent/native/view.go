@@ -32,6 +32,8 @@ func view(events []event.Event) []event.Event {
 			shown = slices.Insert(shown, 0, event.Event(e))
 		case *event.Message, *event.Action, *event.Observation, *event.UserReject, *event.AgentError:
 			shown = append(shown, e)
+		case *event.StateUpdate:
+			shown = moved(shown, e)
 		case *event.Condensation:
 			shown = condensed(shown, e)
 		}

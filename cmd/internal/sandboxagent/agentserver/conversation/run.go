@@ -22,6 +22,8 @@ var (
 	ErrRunning = errors.New("conversation already running")
 	// ErrNotAsked means that no action waits for a confirmation.
 	ErrNotAsked = errors.New("no action waits for a confirmation")
+	// ErrNoMessage means that a message has the id of an event that is none.
+	ErrNoMessage = errors.New("an event that is no message has this id")
 	// ErrStopping means that the server stops.
 	ErrStopping = errors.New("the server stops")
 
@@ -33,8 +35,10 @@ var (
 type run struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
-	// pause asks the run to end after the present step, again asks for another run after it.
+	// pause asks the run to end after the present step, again asks for another run after it: for the
+	// message asked, if nothing else did.
 	pause, again bool
+	asked        string
 	// condenses is a run that only condenses the history. The status does not show it.
 	condenses bool
 }
@@ -184,7 +188,7 @@ func (s *Service) finish(c *Conversation, r *run, last []event.Event) {
 	if last == nil {
 		return
 	}
-	again := r.again && !held(last) || c.goesOn
+	again := r.again && !held(last) && !c.hasRead(r.asked) || c.goesOn
 	if again {
 		_ = c.setAfterRestart("") // a pause that was asked for before is over
 		last = append(last, statusEvent(engine.StatusRunning))
@@ -215,6 +219,17 @@ func held(last []event.Event) bool {
 	return false
 }
 
+// hasRead reports whether the engine was given a message. The caller holds c.mu.
+func (c *Conversation) hasRead(id string) bool {
+	reader, ok := c.engine.(engine.Reader)
+	if !ok || id == "" || c.log == nil {
+		return false
+	}
+	last, known := c.log.byID[reader.LastRead()]
+	at, stored := c.log.byID[id]
+	return known && stored && at <= last
+}
+
 // paused reports whether a pause was asked for.
 func (c *Conversation) paused(r *run) bool {
 	c.mu.Lock()
@@ -241,16 +256,19 @@ func (c *Conversation) limit(steps int64) *engine.Failure {
 	return nil
 }
 
-// askRun starts a run, or asks for one after the present one.
-func (s *Service) askRun(c *Conversation) error {
+// askRun starts a run, or asks for one after the present one unless that reads the message.
+func (s *Service) askRun(c *Conversation, message string) error {
 	err := s.start(c)
 	if !errors.Is(err, ErrRunning) {
 		return err
 	}
 	c.mu.Lock()
 	eng := c.engine
-	if c.run != nil {
-		c.run.again = true
+	if r := c.run; r != nil {
+		if !r.again || r.asked != "" {
+			r.asked = message
+		}
+		r.again = true
 	}
 	again := c.run == nil
 	c.mu.Unlock()
@@ -271,8 +289,8 @@ func (s *Service) Message(c *Conversation, sent agent.Message) error {
 	c.control.Lock()
 	defer c.control.Unlock()
 	if stored, status, err := c.has(m.ID); stored || err != nil {
-		if run && status == engine.StatusIdle {
-			return s.askRun(c)
+		if run && err == nil && status == engine.StatusIdle {
+			return s.askRun(c, m.ID)
 		}
 		return err
 	}
@@ -288,10 +306,10 @@ func (s *Service) Message(c *Conversation, sent agent.Message) error {
 	if !run {
 		return nil
 	}
-	return s.askRun(c)
+	return s.askRun(c, m.ID)
 }
 
-// has reports whether an event is stored, and the status.
+// has reports whether a message is stored, and the status. An event that is no message is an error.
 func (c *Conversation) has(id string) (stored bool, status string, err error) {
 	if id == "" {
 		return false, "", nil
@@ -302,8 +320,11 @@ func (c *Conversation) has(id string) (stored bool, status string, err error) {
 	if err != nil {
 		return false, "", err
 	}
-	_, stored = l.byID[id]
-	return stored, l.status(), nil
+	at, stored := l.byID[id]
+	if stored && l.entries[at].Kind != event.KindMessage {
+		err = ErrNoMessage
+	}
+	return stored, l.status(), err
 }
 
 // withdraw rejects the actions that wait for a confirmation: a message is no approval of what the
@@ -356,11 +377,11 @@ func (s *Service) Respond(c *Conversation, accept bool, reason string) error {
 	if err != nil {
 		return err
 	}
-	live, err := eng.Respond(accept, reason)
+	goesOn, err := eng.Respond(accept, reason)
 	switch {
-	case err != nil || live:
+	case err != nil:
 		return err
-	case accept:
+	case accept || goesOn:
 		return s.start(c)
 	}
 	c.mu.Lock()
@@ -397,9 +418,19 @@ func (c *Conversation) inProgress() *run {
 	return c.run
 }
 
-// StartRun is start for a client.
+// StartRun is start for a client. A run that is about to pause is followed by another one.
 func (s *Service) StartRun(c *Conversation) error {
 	c.control.Lock()
 	defer c.control.Unlock()
-	return s.start(c)
+	err := s.start(c)
+	if !errors.Is(err, ErrRunning) {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.run; r != nil && r.pause {
+		r.again, r.asked = true, ""
+		return nil
+	}
+	return err
 }

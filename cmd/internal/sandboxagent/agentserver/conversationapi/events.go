@@ -1,6 +1,7 @@
 package conversationapi
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/httpapi/decode"
 )
+
+// otherEvent refuses a message with the id of another event.
+const otherEvent = "An event with this id is there, and it is no message: leave the id out, or send a new one"
 
 // HandleEventAdd handles POST /api/conversations/{id}/events: a message. With "run":true it also
 // requests a run.
@@ -26,13 +30,15 @@ func (a *API) HandleEventAdd(w http.ResponseWriter, r *http.Request) {
 	if o.Value("content") == nil {
 		wire.Missing(o, "content")
 	}
-	if id := o.UUID("id"); id != nil {
-		msg.ID = decode.Dashed(*id)
-	}
 	if wire.Refused(w, o) {
 		return
 	}
-	a.done(w, r, a.conversations.Message(c, msg))
+	err := a.conversations.Message(c, msg)
+	if errors.Is(err, conversation.ErrNoMessage) {
+		wire.WriteDetail(w, http.StatusConflict, otherEvent)
+		return
+	}
+	a.done(w, r, err)
 }
 
 func readEventFilter(w http.ResponseWriter, q url.Values) (conversation.Filter, bool) {

@@ -21,6 +21,9 @@ func readMessage(o decode.Object) agent.Message {
 		Run:     run != nil && *run,
 		Content: []agent.ContentBlock{},
 	}
+	if id := o.UUID("id"); id != nil {
+		out.ID = decode.Dashed(*id)
+	}
 	switch content := o.Value("content").(type) {
 	case nil:
 	case string:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/conversation"
@@ -75,10 +76,12 @@ func (a *API) receive(ctx context.Context, one *socket.Socket, c *conversation.C
 			continue
 		}
 		msg.Run = true
-		if err := a.conversations.Message(c, msg); err != nil {
-			if conversation.IsGone(err) {
-				return
-			}
+		switch err := a.conversations.Message(c, msg); {
+		case errors.Is(err, conversation.ErrNoMessage):
+			a.refuse(ctx, one, "InvalidFrame", otherEvent+".")
+		case conversation.IsGone(err):
+			return
+		case err != nil:
 			a.logger.Error("a message over a socket was not stored", "conversation", c.Id, "error", err)
 			a.refuse(ctx, one, "MessageNotStored", "The message could not be stored. Send it again.")
 		}
