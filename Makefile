@@ -7,6 +7,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # What is compiled names no folder, so that every clone uses what another one compiled.
 export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
+# What has no race detector is compiled as the program is, without cgo: one compilation serves all.
+PURE := CGO_ENABLED=0
+
 # The linter is pinned, and built once into the cache.
 LINT_VERSION := v2.13.2
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/bivouac
@@ -71,12 +74,12 @@ sandbox-image: build ## the image of sandboxes: Debian, git, Python, Node, build
 check: $(LINT) ## formatting, vet, golangci-lint, and the project's rules (ops/check)
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	  if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./...
+	$(PURE) $(GO) vet ./...
 	$(GO) vet -C ops/bench/peers ./...
 	$(GO) vet -C deploy/release ./...
-	$(GO) test -count=1 ./ops/check
-	@$(GO) run ./ops/bench/results -note
-	$(LINT) run --max-same-issues 0
+	$(PURE) $(GO) test -count=1 ./ops/check
+	@$(PURE) $(GO) run ./ops/bench/results -note
+	$(PURE) $(LINT) run --max-same-issues 0
 	cd ops/bench/peers && $(LINT) run --config ../../../.golangci.yml --enable-only funlen,gochecknoinits,interfacebloat
 
 $(LINT):
@@ -90,7 +93,8 @@ tests tests-early e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 test: check tests module-tests ## check, then all tests but the drills
 
 # The packages that take longest begin first. They mostly wait, and would run alone at the end.
-LONGEST := ./cluster ./scheduler/nomad ./cmd/bivouac ./httpapi ./secrets ./cmd/internal/sandboxagent/agentserver
+LONGEST := ./cluster ./scheduler/nomad ./cmd/bivouac ./httpapi ./secrets ./cmd/internal/sandboxagent/agentserver \
+  ./deploy/local ./scheduler/starttask ./cluster/peernet ./ops/watch ./scheduler/process
 
 # These packages depend on no timer of Raft's or Nomad's. .ci/run tests them beside the drills, with
 # the CPU that the drills leave, and `make tests` finds the results in go's cache.
@@ -106,9 +110,9 @@ tests: tools agents grafana-schema build ## all tests but the drills with the ra
 	  grep -v -x -e '.*/ops/e2e' -e '.*/ops/check' $$($(GO) list -f '-e {{.ImportPath}}' $(LONGEST)))
 	@# hashicorp/raft reads a peer's id unlocked while its address changes: two run without the detector.
 	@# The largest commands cost it seconds each.
-	$(GO) test -run 'TestReal_AllNodesMove|TestReal_Members_Exchange|TestReal_TheLargestCommands' ./cluster
+	$(PURE) $(GO) test -run 'TestReal_AllNodesMove|TestReal_Members_Exchange|TestReal_TheLargestCommands' ./cluster
 	@# The race detector allocates: budgets of allocations, and what counts memory, are without it, too.
-	$(GO) test -count=1 -run '^TestBudget$$|^TestState_HeapIsWhatIsCounted$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
+	$(PURE) $(GO) test -count=1 -run '^TestBudget$$|^TestState_HeapIsWhatIsCounted$$' $$(ls */budget_test.go */*/budget_test.go | xargs -n1 dirname | sed 's#^#./#')
 
 .PHONY: tests-early
 tests-early: tools agents build ## those of make tests that need little CPU at a time
@@ -121,7 +125,7 @@ module-tests: ## the tests of the modules beside ours: the bench against peers (
 
 .PHONY: e2e
 e2e: tools clients build ## the drills (ops/e2e) on the real stack in their short form, side by side (DRILLS='TestLimit|TestStorm' for some, RACE=1 with the race detector in all)
-	$(GO) run ./ops/drills $(if $(DRILLS),-run '$(DRILLS)') $(if $(RACE),-race) -raced '$(RACED)' $(if $(RECORD),-record ops/drills/times.txt)
+	$(PURE) $(GO) run ./ops/drills $(if $(DRILLS),-run '$(DRILLS)') $(if $(RACE),-race) -raced '$(RACED)' $(if $(RECORD),-record ops/drills/times.txt)
 
 # The drills whose nodes have the race detector in make e2e: together they use every part of a node.
 RACED := TestFirstSlice|TestWarmPool

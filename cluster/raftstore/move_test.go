@@ -312,10 +312,10 @@ func TestOpen_MovedLogThatDiffers(t *testing.T) {
 	}
 }
 
-// TestOpen_MoveOfALargeLog: 100,000 entries are copied and deleted in parts, and the node says how far
-// it is.
+// TestOpen_MoveOfALargeLog: 50 MB of entries are copied and deleted in parts, and the node says how
+// far it is.
 func TestOpen_MoveOfALargeLog(t *testing.T) { // not beside others: it measures the heap
-	const count, size, bound = 100_000, 500, 4 * moveBytes
+	const count, size, bound = 10_000, 5_000, 4 * moveBytes
 	dir := t.TempDir()
 	s := mustOpenFormer(t, dir)
 	data := bytes.Repeat([]byte("x"), size)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"bivouac.dev/bivouac/deploy/local"
@@ -87,6 +88,9 @@ func (b *built) buildPrograms(ctx context.Context, o options, progress io.Writer
 
 func goCommand(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
+	if slices.Contains(args, "-race") {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the detector needs it
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}

@@ -49,7 +49,7 @@ func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("drills", flag.ContinueOnError)
 	flags.StringVar(&o.pkg, "package", "./ops/e2e", "the package whose tests run")
 	flags.StringVar(&o.only, "run", ".*", "a regular expression: run the tests whose whole name it matches")
-	flags.IntVar(&o.side, "side", 3, "how many tests run at once, at most")
+	flags.IntVar(&o.side, "side", 4, "how many tests run at once, at most")
 	flags.Float64Var(&o.load, "load", 0.85*float64(runtime.NumCPU()),
 		"how many CPUs the tests that run at once may need together")
 	flags.BoolVar(&o.race, "race", false, "build the test binary with the race detector")

@@ -217,8 +217,8 @@ func (f *Cluster) buildOne(ctx context.Context, o Options, pkg, out string) erro
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-tags", o.Tags, "-overlay", o.Overlay, "-o",
-		out, "./cmd/"+pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", root, "-trimpath", "-ldflags", "-s -w", "-tags", o.Tags,
+		"-overlay", o.Overlay, "-o", out, "./cmd/"+pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", pkg, err, msg)
