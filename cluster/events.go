@@ -177,7 +177,8 @@ type AppendedEvents struct {
 	Number uint64 `json:"number"`
 	// Added is how many of the given ones are new.
 	Added int `json:"added"`
-	// Gap: nothing was added, because events before the first new one are missing: those from Number on.
+	// Gap: nothing was added, because there are fewer events than stand before the first new one at the
+	// sender: those from Number on are missing, or others.
 	Gap bool `json:"gap,omitempty"`
 }
 
@@ -189,7 +190,8 @@ type appendResponse struct {
 
 // AppendEvents appends those events of a command (fsm.EventsAppendBody) whose ids the conversation does
 // not have, in their order. At of its body is the position of the first one at the sender, or
-// NoPosition. On nil all of them are on a majority of disks. It is safe to repeat. All errors are
+// NoPosition. An event that is new although others have its position comes behind them: the log's order
+// counts. On nil all of them are on a majority of disks. It is safe to repeat. All errors are
 // *fsm.Error: those of Propose, and CodeNoLeader while the leader lacks events of the conversation.
 func (n *Node) AppendEvents(ctx context.Context, cmd fsm.Command) (AppendedEvents, error) {
 	body, ok := cmd.Body.(*fsm.EventsAppendBody)
@@ -298,7 +300,7 @@ func (n *Node) appendHere(
 			return done, asError(err)
 		case len(fresh) == 0:
 			return done, nil
-		case body.At != NoPosition && body.At+first != at:
+		case body.At != NoPosition && body.At+first > at:
 			done.Gap = true
 			return done, nil
 		}

@@ -138,12 +138,15 @@ func TestNode_AppendEvents_OnceAndInOrderOnEveryNode(t *testing.T) {
 			{3, []string{"e3", "e4"}, cluster.AppendedEvents{Number: 5, Added: 1}},
 			{5, []string{"e5"}, cluster.AppendedEvents{Number: 6, Added: 1}},
 			{4, []string{"e4", "e5"}, cluster.AppendedEvents{Number: 6}},
+			// One that was skipped comes behind the others, and does not hold up what follows it.
+			{2, []string{"e2", "e6", "e3"}, cluster.AppendedEvents{Number: 7, Added: 1}},
+			{8, []string{"e8"}, cluster.AppendedEvents{Number: 7, Gap: true}},
 		} {
 			if got, err := k.appendTo(t.Context(), c.Follower(), "c1", step.at, step.ids...); err != nil || got != step.want {
 				t.Errorf("%v at %d: %+v, %v, want %+v", step.ids, step.at, got, err, step.want)
 			}
 		}
-		k.have("c1", numbered("e", 6), 0, 1, 2)
+		k.have("c1", numbered("e", 7), 0, 1, 2)
 		k.propose("ada", &fsm.ConversationDeleteBody{ID: "c1"})
 		k.have("c1", nil, 0, 1, 2)
 	})

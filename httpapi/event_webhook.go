@@ -18,8 +18,8 @@ import (
 )
 
 // headerPosition has the position of the first of the events in the agent server's own order, counted in
-// events that are kept. Without it they are kept in the order of their arrival. In a 409 it is the
-// position from which events are missing.
+// events that are kept. Without it they are kept in the order of their arrival. In the answer it is how
+// many events the conversation has; after a 409 the sender goes on from there.
 const headerPosition = "X-Event-Position"
 
 // What of an agent server's events is not kept: pieces of texts that come again as a whole, and states
@@ -82,8 +82,8 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 		if err != nil {
 			return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 		}
+		c.Writer.Header().Set(headerPosition, strconv.FormatUint(done.Number, 10))
 		if done.Gap {
-			c.Writer.Header().Set(headerPosition, strconv.FormatUint(done.Number, 10))
 			return response.Response{}, response.Error(http.StatusConflict, fmt.Sprintf(
 				"Events are missing before these: the conversation has %d, send what follows them.", done.Number))
 		}

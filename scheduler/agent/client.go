@@ -25,7 +25,7 @@ const MaxIDs = 99
 const KeyHeader = "X-Session-API-Key"
 
 // EventPositionHeader has, in a webhook with events, where the first of them stands among the
-// conversation's; in the answer 409, from where on events are missing.
+// sender's; in the answer, how many events the control plane has of the conversation.
 const EventPositionHeader = "X-Event-Position"
 
 // Config limits the client's calls. Zero values mean the defaults.

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,9 @@ type keeper struct {
 	ids    []string
 	gaps   int
 	broken int
+	// full takes no more, and says to each caller that it was asked.
+	full  bool
+	asked chan struct{}
 }
 
 func (k *keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -27,6 +32,14 @@ func (k *keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer k.mu.Unlock()
 	if !strings.HasSuffix(r.URL.Path, "/webhooks/events/"+convID) {
 		return // titles
+	}
+	if k.full {
+		select {
+		case k.asked <- struct{}{}:
+		default:
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
 	}
 	if k.broken > 0 {
 		k.broken--
@@ -43,7 +56,7 @@ func (k *keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(k.ids, e.ID) {
 			continue
 		}
-		if at+i != len(k.ids) {
+		if at+i > len(k.ids) {
 			k.gaps++
 			w.Header().Set(agent.EventPositionHeader, strconv.Itoa(len(k.ids)))
 			w.WriteHeader(http.StatusConflict)
@@ -51,6 +64,7 @@ func (k *keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		k.ids = append(k.ids, e.ID)
 	}
+	w.Header().Set(agent.EventPositionHeader, strconv.Itoa(len(k.ids)))
 }
 
 func (k *keeper) kept() []string {
@@ -92,4 +106,50 @@ func TestWebhook_Events(t *testing.T) {
 	if k.gaps == 0 {
 		t.Error("nobody was told of a gap")
 	}
+}
+
+// TestKill_BetweenDiskAndWebhook: the server is killed while its disk has events that no call brought. Its
+// next process sends them, and what is missing in the middle, although nobody touches the conversation.
+func TestKill_BetweenDiskAndWebhook(t *testing.T) {
+	k := &keeper{asked: make(chan struct{}, 1)}
+	up := httptest.NewServer(k)
+	t.Cleanup(up.Close)
+	s := &killable{server: &server{t: t}, data: t.TempDir(), work: t.TempDir(), home: t.TempDir()}
+	s.environ = []string{"OH_WEBHOOKS_0_BASE_URL=" + up.URL + "/api/v1/webhooks"}
+	s.start()
+	t.Cleanup(func() { s.kill(); endOrphans(s.data, nil) })
+	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	ids := func() (ids []string) { // as the file has them, which touches nothing
+		raw, err := os.ReadFile(filepath.Join(s.data, convID, "events.jsonl"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(raw)) {
+			if strings.HasSuffix(line, "\n") {
+				ids = append(ids, decodeJSON[eventSeen](t, line).ID)
+			}
+		}
+		return ids
+	}
+	s.until("the first events are kept", func() bool { return len(k.kept()) > 1 && slices.Equal(k.kept(), ids()) })
+	k.mu.Lock()
+	k.full = true
+	k.mu.Unlock()
+	s.want(200, "POST", convPath+"/events", `{"role":"user","content":[{"type":"text","text":"more"}],"run":false}`)
+	<-k.asked
+	s.kill()
+	lost := ids()[0]
+	k.mu.Lock()
+	if len(k.ids) >= len(ids()) || k.ids[0] != lost {
+		t.Fatalf("%v are kept before the restart, of %v", k.ids, ids())
+	}
+	k.full, k.ids = false, k.ids[1:] // the control plane lacks the first one, too
+	first := k.ids[0]
+	k.mu.Unlock()
+	s.start() // and nobody asks for anything
+	s.until("all events are kept", func() bool {
+		got, want := k.kept(), ids()
+		return k.kept()[0] == first && slices.Contains(got, lost) && slices.Equal(slices.Sorted(slices.Values(got)),
+			slices.Sorted(slices.Values(want)))
+	})
 }

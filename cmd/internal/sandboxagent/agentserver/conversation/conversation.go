@@ -155,7 +155,6 @@ func (c *Conversation) events() (*eventLog, error) {
 			return nil, err
 		}
 		c.log = l
-		c.tellStored()
 		if n := len(l.entries); n > 0 {
 			c.latest = l.entries[n-1].Timestamp
 		}
@@ -178,12 +177,23 @@ func (c *Conversation) tellStored() {
 func (c *Conversation) tail(from, bytes int) (texts []json.RawMessage, first, total int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	idle := c.log == nil
 	l, err := c.events()
 	if err != nil {
 		return nil, 0, 0, err
 	}
 	texts, first, err = l.tail(from, bytes)
+	if idle && from < 0 {
+		c.drop() // after a start this is each conversation's turn, and few are used
+	}
 	return texts, first, len(l.entries), err
+}
+
+// drop forgets the indexes of a conversation without a run. The caller holds c.mu.
+func (c *Conversation) drop() {
+	if c.run == nil && !c.goesOn && len(c.unsaved) == 0 {
+		c.log, c.decoded = nil, nil
+	}
 }
 
 // change updates meta on disk and in memory.

@@ -65,6 +65,7 @@ func (s *Service) Fork(c *Conversation, q Copy) (*Conversation, error) {
 	}
 	forked.mu.Lock()
 	forked.copying = false
+	forked.tellStored()
 	forked.mu.Unlock()
 	s.logger.Info("conversation forked", "conversation", forked.Id, "former", c.Id)
 	return forked, nil

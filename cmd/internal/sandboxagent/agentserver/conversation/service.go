@@ -50,6 +50,9 @@ func Open(cfg config.Config) (*Service, error) {
 	}
 	if s.webhooks.Enabled() {
 		st.whenStored(func(c *Conversation) { s.webhooks.TellEvents(c.Id, c.tail) })
+		for _, c := range st.all() { // the last process may have ended between its disk and its call
+			c.tellStored()
+		}
 	}
 	s.background.Go(func() { s.webhooks.Run(ctx) })
 	s.background.Go(s.goOn)
@@ -100,9 +103,7 @@ func (s *Service) unload() {
 	for _, c := range s.store.all() {
 		s.release(c)
 		c.mu.Lock()
-		if c.run == nil && !c.goesOn && len(c.unsaved) == 0 {
-			c.log, c.decoded = nil, nil
-		}
+		c.drop()
 		c.mu.Unlock()
 	}
 }

@@ -30,7 +30,7 @@ type Tail func(from, bytes int) (texts []json.RawMessage, first, total int, err 
 type tailOf struct {
 	read Tail
 	// next is the position of the first event that the control plane may lack, -1 for not known: then
-	// the last event goes first, and the answer says what is missing before it.
+	// the last event goes first, and the answer says what is missing before it, or how many it has.
 	next int
 	// told: there may be events that were not read.
 	told  bool
@@ -122,7 +122,7 @@ func (w *Sender) sendEvents(ctx context.Context, id string, t *tailOf) {
 	}
 	more := false
 	if len(texts) > 0 {
-		more = w.postEvents(ctx, id, t, texts, first, total)
+		more = w.postEvents(ctx, id, t, texts, first)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,19 +144,23 @@ func (w *Sender) settled() {
 
 // postEvents sends events and takes note of the answer. It reports whether they are to be sent again.
 func (w *Sender) postEvents(
-	ctx context.Context, id string, t *tailOf, texts []json.RawMessage, first, total int,
+	ctx context.Context, id string, t *tailOf, texts []json.RawMessage, first int,
 ) (again bool) {
-	missing, status, err := w.tryEvents(ctx, id, texts, first)
+	number, status, err := w.tryEvents(ctx, id, texts, first)
+	end := first + len(texts)
 	switch {
-	case err == nil && status/100 == 2:
-		t.next, t.pause = first+len(texts), 0
-		return false
-	case err == nil && status == http.StatusConflict && missing >= 0 && missing < total && missing != first:
-		t.next, t.pause = missing, 0
+	case err == nil && status/100 == 2 && t.next < 0 && number >= 0 && number != end:
+		// It has others than the file: some in the middle may be missing there.
+		t.next, t.pause = 0, 0
 		return true
-	case err == nil && status == http.StatusConflict && missing >= total:
-		t.next = total // it has more than this server knows
+	case err == nil && status/100 == 2:
+		t.next, t.pause = end, 0
 		return false
+	case err == nil && status == http.StatusConflict && number >= 0 && first > 0:
+		if t.next, t.pause = number, 0; number >= first {
+			t.next = 0 // it lacks one before its last one
+		}
+		return true
 	case err == nil && status == http.StatusConflict:
 		t.pause = oldPause
 	default:
@@ -169,11 +173,11 @@ func (w *Sender) postEvents(
 	return true
 }
 
-// tryEvents posts events to the bases in turn. missing is where the control plane says that events are
-// missing, -1 if it does not.
+// tryEvents posts events to the bases in turn. number is how many events the control plane says that it
+// has of the conversation, -1 if it does not.
 func (w *Sender) tryEvents(
 	ctx context.Context, id string, texts []json.RawMessage, first int,
-) (missing, status int, err error) {
+) (number, status int, err error) {
 	body, err := json.Marshal(texts)
 	if err != nil {
 		return -1, 0, err
@@ -188,11 +192,11 @@ func (w *Sender) tryEvents(
 		if status/100 == 5 && base != w.bases[len(w.bases)-1] {
 			continue // another node may do it
 		}
-		missing, failed := strconv.Atoi(header.Get(agent.EventPositionHeader))
+		number, failed := strconv.Atoi(header.Get(agent.EventPositionHeader))
 		if failed != nil {
-			missing = -1
+			number = -1
 		}
-		return missing, status, nil
+		return number, status, nil
 	}
 	return -1, 0, errors.Join(all...)
 }
