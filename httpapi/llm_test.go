@@ -329,6 +329,9 @@ func TestModels_WhatTheEndpointSaysIsPassedOn(t *testing.T) {
 	}}))
 	token := h.token()
 	res := h.ask(t.Context(), token, pathChat, chatBody)
+	if limit := res.Header.Get("X-Bivouac-Limit"); limit != "endpoint" {
+		t.Errorf("it is said to be a limit of %q", limit)
+	}
 	body := whole(t, res, 429)
 	if res.Header.Get("Retry-After") != "7" || !strings.Contains(body, "slow down, key **********") ||
 		strings.Contains(body, modelKey) {
@@ -358,8 +361,8 @@ func TestModels_RequestsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res := h.ask(t.Context(), token, pathChat, chatBody); res.StatusCode != 429 ||
-		res.Header.Get("Retry-After") != "1" {
-		t.Errorf("the third is %d", res.StatusCode)
+		res.Header.Get("Retry-After") != "1" || res.Header.Get("X-Bivouac-Limit") != "user" {
+		t.Errorf("the third is %d %v", res.StatusCode, res.Header)
 	}
 	close(hold)
 	<-done

@@ -82,6 +82,9 @@ func (a *arrival) grow(body []byte) ([]byte, error) {
 	}
 	if more := size - max(freeBody, int64(cap(body))); more > 0 {
 		if !a.of.gateway.bodies.take(a.of.row.UserID, more) {
+			if a.of.gateway.bodies.mayTake(more) {
+				return nil, errUserBusy("of your large requests")
+			}
 			return nil, errBusy("large requests")
 		}
 		a.held += more

@@ -174,7 +174,7 @@ func (g *Gateway) enter(user string) (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[user] >= g.cfg.UserRequests {
-		return nil, errBusy("of your model requests")
+		return nil, errUserBusy("of your model requests")
 	}
 	g.open[user]++
 	return func() {

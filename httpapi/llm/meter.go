@@ -34,6 +34,9 @@ func (g *Gateway) modifyResponse(res *http.Response) error {
 			q.target.Host, res.StatusCode)
 	}
 	q.dropHeaders(res.Header)
+	if res.StatusCode == http.StatusTooManyRequests {
+		res.Header.Set(headerLimit, limitEndpoint)
+	}
 	if res.StatusCode >= http.StatusBadRequest {
 		return q.modifyError(res)
 	}

@@ -44,7 +44,18 @@ type refusal struct {
 	reason     string
 	text       string
 	retryAfter time.Duration
+	// limit is whose limit it was, "" where it was none.
+	limit string
 }
+
+// headerLimit says whose limit a request exceeded: the endpoint's own, where it answers 429, one of the
+// user's on this node, or one of the node's for all users.
+const (
+	headerLimit   = "X-Bivouac-Limit"
+	limitEndpoint = "endpoint"
+	limitUser     = "user"
+	limitNode     = "node"
+)
 
 // Error implements error.
 func (e *refusal) Error() string { return e.text }
@@ -67,7 +78,14 @@ func errNoKey(host string) *refusal {
 
 func errBusy(what string) *refusal {
 	r := refuse(http.StatusTooManyRequests, reasonBusy, "too many %s are in progress on this node; nothing was sent", what)
-	r.retryAfter = time.Second
+	r.retryAfter, r.limit = time.Second, limitNode
+	return r
+}
+
+// errUserBusy is errBusy for a limit that each user has.
+func errUserBusy(what string) *refusal {
+	r := errBusy(what)
+	r.limit = limitUser
 	return r
 }
 
@@ -133,6 +151,9 @@ func (e *refusal) write(w http.ResponseWriter, api wire) {
 	}
 	if e.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.retryAfter.Seconds()))))
+	}
+	if e.limit != "" {
+		w.Header().Set(headerLimit, e.limit)
 	}
 	response.WriteJSON(w, e.status, body)
 }

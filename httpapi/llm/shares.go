@@ -27,6 +27,13 @@ func (s *shares) take(user string, n int64) bool {
 	return true
 }
 
+// mayTake reports whether there is room for n bytes of somebody.
+func (s *shares) mayTake(n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used+n <= s.all
+}
+
 // give gives n bytes of a user's back.
 func (s *shares) give(user string, n int64) {
 	if n == 0 {

@@ -130,6 +130,7 @@ func (c *client) try(ctx context.Context, r outgoing, shown *display) (*answer, 
 		if wait, told := retryAfter(resp.Header); told {
 			failed.wait, failed.told = wait, true
 		}
+		failed.limit = resp.Header.Get(headerLimit)
 		return nil, failed
 	}
 	a := parts{answer: answer{api: r.api}, shown: shown}

@@ -59,6 +59,7 @@ type callError struct {
 	wait      time.Duration // the server's Retry-After
 	told      bool          // whether there is one
 	spent     answer        // its usage and cost are what the call cost
+	limit     string        // whose limit it was, as a node's gateway says
 }
 
 func (f *callError) Error() string { return f.err.Error() }
@@ -234,6 +235,9 @@ func (f *callError) result(c *client) error {
 		return &refusal{*f.refused, message}
 	}
 	said := "The model's server said"
+	if f.limit == limitUser || f.limit == limitNode {
+		said = "A node said"
+	}
 	if f.status != 0 {
 		said += fmt.Sprintf(" (HTTP %d)", f.status)
 	}
@@ -245,7 +249,7 @@ func (f *callError) result(c *client) error {
 	case codeBudget:
 		failure.Detail = "The quota or budget for the model is used up. " + said
 	case codeRateLimit:
-		failure.Detail = "The model's server limits the rate of requests. Try again later. " + said
+		failure.Detail = limitText(f.limit) + " Try again later. " + said
 		if f.wait > longestRetryAfter {
 			failure.Detail = fmt.Sprintf("The model's server limits the rate of requests. Try again in %s. %s", f.wait, said)
 		}
@@ -259,4 +263,22 @@ func (f *callError) result(c *client) error {
 		failure.Detail = "The model's server refuses the request. Check the model and its settings. " + said
 	}
 	return failure
+}
+
+// headerLimit is the header in which a node's gateway says whose limit a request exceeded: the user's,
+// the node's or the endpoint's.
+const (
+	headerLimit          = "X-Bivouac-Limit"
+	limitUser, limitNode = "user", "node"
+)
+
+// limitText says whose limit a request exceeded.
+func limitText(limit string) string {
+	switch limit {
+	case limitUser:
+		return "Your own conversations have as many requests to models in progress as one user may have."
+	case limitNode:
+		return "The nodes have as many requests to models in progress as they take."
+	}
+	return "The model's server limits the rate of requests."
 }

@@ -162,3 +162,25 @@ func TestExtent_OfValues(t *testing.T) {
 		}
 	})
 }
+
+// The failure names whose limit a node's gateway says it was.
+func TestAsk_SaysWhoseLimitItWas(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[string]string{
+		"user":     "Your own conversations have as many requests to models in progress",
+		"node":     "A node said (HTTP 429): full",
+		"endpoint": "The model's server limits the rate of requests. Try again later. The model's server said",
+		"":         "The model's server limits the rate of requests.",
+	} {
+		c := answering(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Bivouac-Limit", limit)
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"error":{"message":"full","code":"bivouac_busy"}}`)
+		})
+		var f *engine.Failure
+		if _, err := c.ask(t.Context(), streamed()); !errors.As(err, &f) || f.Code != codeRateLimit ||
+			!strings.Contains(f.Detail, want) {
+			t.Errorf("%q: %v, want %s", limit, err, want)
+		}
+	}
+}

@@ -152,24 +152,55 @@ func (r relayTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// turn asks one node after the other until one answers.
-func (r *Relay) turn(req *http.Request, p *passage, token string) (*http.Response, error) {
-	first := int(r.last.Load())
-	var passed *http.Response
+// order is the order in which a request asks the nodes: in turn from any of them on, so that their
+// load is even, and those last that failed a short time ago.
+func (r *Relay) order() []int {
+	first, now := r.begin(len(r.apis)), time.Now().UnixNano()
+	var well, rest []int
 	for i := range r.apis {
 		n := (first + i) % len(r.apis)
+		if now-r.failed[n].Load() < int64(unwell) {
+			rest = append(rest, n)
+		} else {
+			well = append(well, n)
+		}
+	}
+	return append(well, rest...)
+}
+
+// note keeps whether a node answered.
+func (r *Relay) note(n int, answered bool) {
+	if answered {
+		r.failed[n].Store(0)
+	} else {
+		r.failed[n].Store(time.Now().UnixNano())
+	}
+}
+
+// turn asks one node after the other until one answers. Where none does, the answer of one that is busy
+// says more than that of one that can't serve.
+func (r *Relay) turn(req *http.Request, p *passage, token string) (*http.Response, error) {
+	var passed *http.Response
+	for _, n := range r.order() {
 		resp, err := r.attempt(req, p, r.apis[n], token)
 		if req.Context().Err() != nil && err != nil {
 			return nil, req.Context().Err()
 		}
 		if err != nil {
 			r.logger.Debug("a node did not answer a model request", "address", r.apis[n], "error", err)
+			r.note(n, false)
 			continue
 		}
-		if !isElsewhere(resp) {
-			r.last.Store(int64(n))
+		isBusy := busy(resp)
+		if !isBusy && !isElsewhere(resp) {
+			r.note(n, true)
 			discard(passed)
 			return resp, nil
+		}
+		r.note(n, isBusy)
+		if passed != nil && passed.StatusCode == http.StatusTooManyRequests && !isBusy {
+			discard(resp)
+			continue
 		}
 		discard(passed)
 		passed = resp
@@ -271,6 +302,12 @@ func isElsewhere(resp *http.Response) bool {
 		return resp.Header.Get(headerNode) == "" || says(resp, "bivouac_failed")
 	}
 	return false
+}
+
+// busy reports whether a node has no room for a request that another one may have room for. A limit of
+// the endpoint's is the same on every node.
+func busy(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusTooManyRequests && says(resp, "bivouac_busy")
 }
 
 // headerNode is in every answer of a node.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -37,15 +38,19 @@ const (
 	relayBodyTime = 2 * time.Minute
 	// relayHeaderTime and relayIdleTime bound a request's header and a connection without a request.
 	relayHeaderTime, relayIdleTime = 10 * time.Second, 2 * time.Minute
+	// unwell is how long a node that failed is asked after the others.
+	unwell = 10 * time.Second
 )
 
 // Relay passes requests of this sandbox's agents on to the model gateway of a node. Agents know its
 // loopback address and a local key, which is good for the requests of one conversation here and for
 // nothing else: neither the gateway's token nor the sandbox's key is in an agent.
 type Relay struct {
-	// apis are the nodes' URLs, in the order to try them. last is the one that answered last.
-	apis []string
-	last atomic.Int64
+	// apis are the nodes' URLs. A request begins at the one that begin chooses of so many, and asks those
+	// last that failed since failed, in nanoseconds of the epoch, plus unwell.
+	apis   []string
+	begin  func(nodes int) int
+	failed []atomic.Int64
 	// key is the sandbox's, "" for a server without one.
 	key    string
 	logger *slog.Logger
@@ -97,6 +102,7 @@ func New(cfg config.Config) *Relay {
 			MaxIdleConnsPerHost: 16, IdleConnTimeout: 90 * time.Second, DisableCompression: true, ForceAttemptHTTP2: true,
 		},
 	}
+	r.begin, r.failed = mathrand.IntN, make([]atomic.Int64, len(cfg.APIURLs))
 	r.probes = r.direct.Clone()
 	r.probes.DisableKeepAlives = true
 	for _, u := range cfg.APIURLs {

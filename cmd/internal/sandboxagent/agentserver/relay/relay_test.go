@@ -32,6 +32,7 @@ const (
 func relayOf(t *testing.T, urls ...string) *Relay {
 	t.Helper()
 	r := New(config.Config{APIURLs: urls, Keys: []string{testKey}, Logger: slog.New(slog.DiscardHandler)})
+	r.begin = func(int) int { return 0 }
 	t.Cleanup(r.Close)
 	return r
 }

@@ -63,15 +63,14 @@ func (r *Relay) token(ctx context.Context, l *lease, stale string) (string, erro
 
 // fetch asks one node after the other for a token of a conversation.
 func (r *Relay) fetch(ctx context.Context, id string) (string, error) {
-	first := int(r.last.Load())
 	failed := errNoNode
-	for i := range r.apis {
-		n := (first + i) % len(r.apis)
+	for _, n := range r.order() {
 		t, err := r.fetchFrom(ctx, r.apis[n], id)
 		if err == nil || errors.Is(err, errNoToken) || ctx.Err() != nil {
 			return t, err
 		}
 		r.logger.Debug("a node gave no token", "address", r.apis[n], "error", err)
+		r.note(n, false)
 		failed = err
 	}
 	return "", failed
