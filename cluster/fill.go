@@ -38,8 +38,11 @@ func (n *Node) eventsMissing() int64 {
 	switch {
 	case n.events.open == nil, !n.store.View().Active(fsm.VersionEvents):
 		return 0
-	case n.events.compared.Load() != n.raftFSM.Restores():
-		return -1 // a snapshot came since
+	case n.events.compared.Load() != n.raftFSM.Restores(), n.events.missing.Load() < 0:
+		if n.caughtUp.Load() && !n.anyEvents() {
+			return 0
+		}
+		return -1 // it has just started, or a snapshot came since
 	}
 	return n.events.missing.Load()
 }

@@ -207,13 +207,12 @@ func (n *Node) resend(id raft.ServerID, target raft.ServerAddress, term uint64) 
 const successorTimeout = 250 * time.Millisecond
 
 // successors returns the voters that answer and may lead: those that have all events first, of them the
-// most advanced.
-func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
+// most advanced, and how many of them have all.
+func (n *Node) successors(ctx context.Context, r *raft.Raft) (peers []raft.Server, whole int) {
 	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	var peers []raft.Server
 	applied, lacks := map[raft.ServerID]uint64{}, map[raft.ServerID]int{}
 	for _, s := range r.GetConfiguration().Configuration().Servers {
 		if s.ID == n.id || s.Suffrage != raft.Voter {
@@ -236,7 +235,7 @@ func (n *Node) successors(ctx context.Context, r *raft.Raft) []raft.Server {
 			cmp.Compare(lacks[a.ID], lacks[b.ID]), cmp.Compare(applied[b.ID], applied[a.ID]), cmp.Compare(a.ID, b.ID),
 		)
 	})
-	return peers
+	return peers, len(peers) - len(lacks)
 }
 
 // beginTransfer begins a leadership transfer to one of the peers.
@@ -254,7 +253,8 @@ func (n *Node) beginTransfer(r *raft.Raft, peers []raft.Server) (raft.Future, er
 // transferToAny transfers leadership to the most advanced voter that answers and was not asked in
 // this term. The error may be raftfix.ErrTransferSpent.
 func (n *Node) transferToAny(ctx context.Context, r *raft.Raft) error {
-	future, err := n.transfers.To(r, n.successors(ctx, r))
+	peers, _ := n.successors(ctx, r)
+	future, err := n.transfers.To(r, peers)
 	if err != nil {
 		return err
 	}

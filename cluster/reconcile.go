@@ -170,7 +170,9 @@ func (n *Node) memberStates(
 	for _, s := range servers {
 		voter := s.Suffrage == raft.Voter
 		if s.ID == n.id {
-			states = append(states, membership.State{ID: s.ID, Voter: voter, Alive: true, Stable: true})
+			states = append(states, membership.State{
+				ID: s.ID, Voter: voter, Alive: true, Stable: true, Lacks: n.eventsMissing() != 0,
+			})
 			continue
 		}
 		c := contacts[s.ID]
@@ -178,7 +180,8 @@ func (n *Node) memberStates(
 		states = append(states, membership.State{
 			ID: s.ID, Voter: voter, Alive: c.alive,
 			Ready: c.alive && membership.Promotable(c.hello.Applied, r.CommitIndex()) &&
-				c.hello.EventsMissing == 0, // a majority is one that has the events, too
+				c.hello.EventsMissing == 0,
+			Lacks:  c.alive && c.hello.EventsMissing != 0,
 			Stable: c.alive && age >= stableAfter,
 			Dead:   !c.alive && !c.since.IsZero() && n.cfg.DeadAfter > 0 && age >= n.cfg.DeadAfter,
 		})

@@ -42,7 +42,8 @@ type replaceRequest struct {
 // RemoveServer removes the named node from the cluster for good. Every node accepts it. The
 // operator stops the removed node; it needs an empty data directory to come back. The leader
 // transfers leadership before it is removed. Errors: CodeNotFound for an unknown name; CodeConflict
-// for the only voter and, without Force, for a node whose removal would leave no majority.
+// for the only voter, for the only member with all events while it answers and, without Force, for a node
+// whose removal would leave no majority.
 func (n *Node) RemoveServer(ctx context.Context, name string, o RemoveOptions) error {
 	return n.atLeader(ctx, callRemove, removeRequest{name, o}, func(ctx context.Context, r *raft.Raft) error {
 		servers, err := n.configuration(r)
@@ -103,10 +104,10 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 				"start a new node to replace it, or remove it (bivouac operator remove)", newName, oldName)
 		}
 		for _, s := range states {
-			if s.ID == next.ID && (!s.Alive || !s.Voter && !s.Ready && next.ID != n.id) {
+			if s.ID == next.ID && (!s.Alive || s.Lacks || !s.Voter && !s.Ready && next.ID != n.id) {
 				return fsm.Errorf(
 					fsm.CodeConflict,
-					"node %q has not caught up, or does not answer; wait until it has (bivouac operator members)",
+					"node %q has not caught up, lacks events, or does not answer; wait until it has all (bivouac operator members)",
 					newName,
 				)
 			}
@@ -121,27 +122,39 @@ func (n *Node) ReplaceServer(ctx context.Context, oldName, newName string, o Rem
 	})
 }
 
-// checkRemovable refuses a removal that leaves no majority of living voters.
+// checkRemovable refuses a removal that leaves no majority of voters that live and have all events, and
+// that of the only member that has them.
 func (n *Node) checkRemovable(
 	ctx context.Context, r *raft.Raft, servers []raft.Server, target raft.Server, o RemoveOptions,
 ) error {
-	if target.Suffrage != raft.Voter || o.Force {
-		return nil
-	}
 	states := n.memberStates(r, servers, n.pollMembers(ctx, servers))
-	if membership.Removable(states, target.ID) {
-		return nil
-	}
-	var silent []string
+	name := peernet.NodeName(target.ID)
+	var silent, lacking []string
+	answers := false
 	for _, s := range states {
-		if s.Voter && !s.Alive && s.ID != target.ID {
-			silent = append(silent, peernet.NodeName(s.ID))
+		switch {
+		case s.ID == target.ID:
+			answers = s.Alive
+		case s.Lacks:
+			lacking = append(lacking, peernet.NodeName(s.ID)+" lacks events")
+		case s.Voter && !s.Alive:
+			silent = append(silent, peernet.NodeName(s.ID)+" does not answer")
 		}
 	}
+	why := strings.Join(append(silent, lacking...), ", ")
+	switch {
+	// Force is for a member that is lost, with what it had.
+	case len(lacking) > 0 && membership.OnlyHolder(states, target.ID) && (answers || !o.Force):
+		return fsm.Errorf(fsm.CodeConflict, "node %q may be the only one that has all events: %s; "+
+			"wait until another member has them (bivouac operator members). A node that is lost for good, "+
+			"with its events, is removed with force", name, why)
+	case target.Suffrage != raft.Voter, o.Force, membership.Removable(states, target.ID):
+		return nil
+	}
 	return fsm.Errorf(fsm.CodeConflict,
-		"without node %q too few of the other voters would be left to go on: %s does not answer; "+
-			"start or remove it first, or remove %q with force",
-		peernet.NodeName(target.ID), strings.Join(silent, ", "), peernet.NodeName(target.ID))
+		"without node %q too few of the other voters would be left to go on: %s; "+
+			"start or remove what does not answer, wait for what lacks events, or remove %q with force",
+		name, why, name)
 }
 
 // transferThen transfers leadership; the successor runs rest.
@@ -167,7 +180,7 @@ type transferRequest struct {
 }
 
 // TransferLeadership moves leadership to the named voter, or to the most advanced follower if to is
-// empty. Every node accepts it.
+// empty. Every node accepts it. A successor has all events, unless the leader lacks some.
 func (n *Node) TransferLeadership(ctx context.Context, to string) error {
 	return n.atLeader(ctx, callTransfer, transferRequest{to}, func(ctx context.Context, r *raft.Raft) error {
 		mine, _ := n.leaders.get()
@@ -209,7 +222,11 @@ func (n *Node) awaitSuccessor(ctx context.Context, mine *leadership, to string) 
 // transfer begins the leadership transfer; nil when the named node leads already.
 func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Future, error) {
 	if to == "" {
-		return n.beginTransfer(r, n.successors(ctx, r))
+		peers, whole := n.successors(ctx, r)
+		if n.eventsMissing() == 0 {
+			peers = peers[:whole]
+		}
+		return n.beginTransfer(r, peers)
 	}
 	servers, err := n.configuration(r)
 	if err != nil {
@@ -223,6 +240,11 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Futu
 		return nil, fsm.Errorf(fsm.CodeConflict, "node %q does not vote and can't lead", to)
 	case next.ID == n.id:
 		return nil, nil
+	}
+	// A leader that lacks events refuses some, so it is no better successor than this node.
+	if hello, err := n.hello(ctx, n.currentAddress(next)); err == nil && hello.EventsMissing != 0 && n.eventsMissing() == 0 {
+		return nil, fsm.Errorf(fsm.CodeConflict,
+			"node %q lacks events and fetches them; wait until it has all (bivouac operator members)", to)
 	}
 	return n.beginTransfer(r, []raft.Server{next})
 }

@@ -20,6 +20,9 @@ type State struct {
 	Stable bool
 	// Dead: the member has been silent for DeadAfter, in this term.
 	Dead bool
+	// Lacks: the member lacks events that the state has, or does not know yet. Until it has them it counts
+	// as one that does not live.
+	Lacks bool
 }
 
 // Change is the leader's next change: a promotion, then a removal. Each may be empty.
@@ -28,12 +31,13 @@ type Change struct{ Promote, Remove raft.ServerID }
 // quorum is the majority of so many voters.
 func quorum(voters int) int { return voters/2 + 1 }
 
-// countVoters counts the voters and those of them that are alive.
+// countVoters counts the voters and those of them that are alive and have all events: a majority is one
+// that has the events, too.
 func countVoters(states []State) (voters, living int) {
 	for _, s := range states {
 		if s.Voter {
 			voters++
-			if s.Alive {
+			if s.Alive && !s.Lacks {
 				living++
 			}
 		}
@@ -107,6 +111,11 @@ func Weakens(states []State, id raft.ServerID) bool {
 func Removable(states []State, id raft.ServerID) bool {
 	voters, living := countVoters(without(states, id))
 	return living >= quorum(voters)
+}
+
+// OnlyHolder reports whether no other member that answers has all events.
+func OnlyHolder(states []State, id raft.ServerID) bool {
+	return !slices.ContainsFunc(without(states, id), func(s State) bool { return s.Alive && !s.Lacks })
 }
 
 // without copies the states of all other members.

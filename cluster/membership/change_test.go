@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// parseSeats reads "a b* (c)": * is silent, ** dead, parentheses a nonvoter that
+// parseStates reads "a b* (c)": * is silent, ** dead, ! lacks events, parentheses a nonvoter that
 // is ready, "(c~)" one that is also stable, "(c**)" a dead one.
 func parseStates(text string) (states []State) {
 	for _, word := range strings.Fields(text) {
@@ -18,7 +18,7 @@ func parseStates(text string) (states []State) {
 			word = strings.TrimSuffix(inside, ")")
 			s.Voter, s.Ready = false, true
 		}
-		name := strings.TrimRight(word, "*~")
+		name := strings.TrimRight(word, "*~!")
 		switch word[len(name):] {
 		case "*":
 			s.Alive, s.Ready = false, false
@@ -26,6 +26,8 @@ func parseStates(text string) (states []State) {
 			s.Alive, s.Ready, s.Dead = false, false, true
 		case "~":
 			s.Stable = true
+		case "!":
+			s.Lacks, s.Ready = true, false
 		}
 		s.ID = raft.ServerID(name)
 		states = append(states, s)
@@ -72,6 +74,11 @@ func TestNextMove(t *testing.T) {
 		{"a b c (d**)", 3, Change{Remove: "d"}},
 		{"a b c (d*)", 3, Change{}},
 		{"a* b c (d**)", 3, Change{Remove: "d"}},
+		// One that lacks events is none of those that live: the dead one may have what it lacks.
+		{"a** b! c! d", 3, Change{}},
+		{"a** b! c d", 3, Change{Remove: "a"}},
+		{"a! b c (d)", 3, Change{}},
+		{"a b c (d!)", 3, Change{}},
 		{"a b c (d**) (e)", 3, Change{Promote: "e"}},
 		{"a** b c (d**) (e~)", 3, Change{Promote: "e", Remove: "a"}},
 	} {
@@ -85,7 +92,7 @@ func TestNextMove(t *testing.T) {
 // as many failures of living voters as the one before.
 func TestNextMove_NeverLowersTheTolerance(t *testing.T) {
 	t.Parallel()
-	states := []string{"%s", "%s*", "%s**", "(%s)", "(%s~)", "(%s*)", "(%s**)"}
+	states := []string{"%s", "%s*", "%s**", "(%s)", "(%s~)", "(%s*)", "(%s**)", "%s!"}
 	tolerance := func(states []State) int {
 		voters, living := countVoters(states)
 		return living - quorum(voters)
@@ -146,9 +153,25 @@ func TestRemovable(t *testing.T) {
 		{"a b c", "b", true}, {"a b c*", "b", false}, {"a b c*", "c", true},
 		{"a b c d*", "b", true}, {"a b c* d*", "b", false}, {"a b c d* e*", "b", false}, {"a b c d e*", "b", true},
 		{"a b c* (d)", "b", false}, {"a b (c)", "b", true},
+		{"a b c!", "b", false}, {"a b c!", "c", true},
 	} {
 		if got := Removable(parseStates(test.states), raft.ServerID(test.who)); got != test.want {
 			t.Errorf("%q without %s: %v", test.states, test.who, got)
+		}
+	}
+}
+
+func TestOnlyHolder(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		states, who string
+		want        bool
+	}{
+		{"a b c", "a", false}, {"a b! c!", "a", true}, {"a b! c*", "a", true}, {"a b! c!", "b", false},
+		{"a! b! c*", "c", true}, {"a b! (c)", "a", false}, {"a b! (c!)", "a", true},
+	} {
+		if got := OnlyHolder(parseStates(test.states), raft.ServerID(test.who)); got != test.want {
+			t.Errorf("%q, %s: %v", test.states, test.who, got)
 		}
 	}
 }

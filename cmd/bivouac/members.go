@@ -30,7 +30,7 @@ func (p *program) membersCommand(use string) *cobra.Command {
 		Short: "Show the members of the cluster, and how they are",
 		Long: `Show the members of the cluster. Each is asked how it is; one that does not answer
 within a second says why. LAG is how many log entries a member lacks, CONTACT how
-long ago the leader heard it, CERT the days left of its first certificate to end, SECRET ID
+long ago the leader heard it, EVENTS how many bytes of events it lacks and fetches, CERT the days left of its first certificate to end, SECRET ID
 those of its secret id in Vault.
 A newcomer beside a voter that is silent stays a
 nonvoter until that answers, is removed or replaced, or was silent for dead_after.
@@ -77,10 +77,10 @@ func printMembers(w io.Writer, members []cluster.Member) error {
 		if m.Report != nil {
 			cert, secretID = certificateText(m.Report.Certificates), secretIDText(m.Report, time.Now())
 		}
-		rows[i] = []string{m.Name, m.Role, state, contact, lag, version, cert, secretID, m.Address, m.ID}
+		rows[i] = []string{m.Name, m.Role, state, contact, lag, eventsText(m), version, cert, secretID, m.Address, m.ID}
 	}
 	heading := []string{
-		"NODE", "ROLE", "STATE", "CONTACT", "LAG", "VERSION", "CERT", "SECRET ID", "PEER ADDRESS", "ID",
+		"NODE", "ROLE", "STATE", "CONTACT", "LAG", "EVENTS", "VERSION", "CERT", "SECRET ID", "PEER ADDRESS", "ID",
 	}
 	if err := printTable(w, heading, rows); err != nil {
 		return err
@@ -95,13 +95,26 @@ func printMembers(w io.Writer, members []cluster.Member) error {
 	return nil
 }
 
+// eventsText is how much a member lacks of the events.
+func eventsText(m cluster.Member) string {
+	switch {
+	case m.Error != "":
+		return ""
+	case m.EventsMissing < 0:
+		return "not known yet"
+	case m.EventsMissing > 0:
+		return "lacks " + sizeText(m.EventsMissing)
+	}
+	return "all"
+}
+
 func (p *program) transferCommand(use string) *cobra.Command {
 	var api apiFlags
 	cmd := &cobra.Command{
 		Use:   use + " [NODE]",
 		Short: "Have another member lead",
-		Long: `Have the leader hand over to the named voter, or to the one that has most of the
-log, and say which leads then. Nothing is lost: what clients ask meanwhile waits for
+		Long: `Have the leader hand over to the named voter, or to the one that has all events and
+most of the log, and say which leads then. Nothing is lost: what clients ask meanwhile waits for
 the next leader.`,
 		Example: "  bivouac operator " + use + "\n  bivouac operator " + use + " n2",
 		Args:    cobra.MaximumNArgs(1),
@@ -204,8 +217,10 @@ func (p *program) removeCommand(use string) *cobra.Command {
 		Short: "Take a node out of the cluster for good",
 		Long: `Take a node out of the cluster for good, for example one whose machine is lost.
 The removed node must be stopped; to come back it needs an empty data directory.
-It is refused when the voters that answer and remain are no majority of what is
-left, since the cluster would stop: start or remove the silent ones first.
+It is refused when the voters that answer, have all events and remain are no majority
+of what is left, since the cluster would stop: start or remove the silent ones first,
+and wait for what others lack. The only node that has all events is never removed
+while it answers.
 
 With --config it is asked for over the peer port, with the certificate of the node
 whose configuration is given, and no key is needed; that may be any node that runs.`,

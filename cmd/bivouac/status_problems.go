@@ -118,6 +118,13 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 	if m.Lag != nil && *m.Lag > lagWarning {
 		wrong.add(m.Name, "lags %d log entries behind (bivouac runbook members)", *m.Lag)
 	}
+	switch {
+	case m.EventsMissing > 0:
+		wrong.add(m.Name, "lacks %s of events and fetches them; until it has them it is none of a majority: "+
+			"stop no other node (bivouac runbook members)", sizeText(m.EventsMissing))
+	case m.EventsMissing < 0:
+		notice.add(m.Name, "does not know yet whether it lacks events")
+	}
 	judgeClock(m, wrong, notice)
 	r := m.Report
 	if r == nil {

@@ -126,6 +126,9 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 			"n1: the data directory: away",
 			"",
 		},
+		{"events", func(s *clusterStatus) { s.Members[1].EventsMissing = 3 << 20 }, "n2: lacks 3 MiB of events", ""},
+		{"events after a start", func(s *clusterStatus) { s.Members[1].EventsMissing = -1 }, "",
+			"n2: does not know yet whether it lacks events"},
 		{"lag", func(s *clusterStatus) { s.Members[1].Lag = new(uint64(5001)) }, "n2: lags 5001 log entries", ""},
 		{
 			"clock",
