@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/session"
 )
 
@@ -84,4 +86,45 @@ func TestUI_SignsABrowserIn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestUI_StopIsTakenBack: after the Stop of a page the sandbox is PAUSED at once on every node, and a
+// person who goes on has the same process again. With a key the pause stops it.
+func TestUI_StopIsTakenBack(t *testing.T) {
+	t.Parallel()
+	r := startDev(t, t.TempDir())
+	in := ofPage(t, "POST", r.all[0].base+"/api/login", "", `{"key":"`+r.all[0].key+`"}`)
+	if in.StatusCode != http.StatusOK || len(in.Cookies()) != 1 {
+		t.Fatalf("%d with %v", in.StatusCode, in.Header)
+	}
+	cookie := in.Cookies()[0].Name + "=" + in.Cookies()[0].Value
+	var made sandboxInfo
+	if err := decode(r.all[0].do(t, http.StatusOK, "POST", "/api/v1/sandboxes", nil), &made); err != nil {
+		t.Fatal(err)
+	}
+	placed := func() string {
+		r.all[0].awaitSandbox(t, made.ID, "RUNNING")
+		return r.nodes[0].app.store.View().SandboxAny(made.ID).Status.Placement.AllocID
+	}
+	first := placed()
+	at := "/api/v1/sandboxes/" + made.ID
+	if got := ofPage(t, "POST", r.all[1].base+at+"/pause", cookie, "{}"); got.StatusCode != http.StatusOK {
+		t.Fatalf("Stop: %d", got.StatusCode)
+	}
+	for _, n := range r.all {
+		if info, err := n.sandbox(made.ID); err != nil || info.Status != "PAUSED" {
+			t.Errorf("%s after Stop: %v, %v", n.base, info.Status, err)
+		}
+	}
+	r.all[2].do(t, http.StatusOK, "POST", at+"/resume", nil)
+	if again := placed(); again != first {
+		t.Errorf("Stop was taken back with another process: %s, not %s", again, first)
+	}
+	r.all[0].do(t, http.StatusOK, "POST", at+"/pause", nil)
+	eventually(t, "the key's pause has stopped the process", func() error {
+		if got := r.nodes[0].app.store.View().SandboxAny(made.ID).Status; got.State != fsm.SandboxPaused {
+			return fmt.Errorf("it is %s", got.State)
+		}
+		return nil
+	})
 }
