@@ -246,31 +246,54 @@ func (s *Server) handleAgentProfileActivate(c *call) (response.Response, error) 
 	return out, response.NotFoundAs(err, fmt.Sprintf("Agent profile with id '%s' not found", decode.Truncate(id, 64)))
 }
 
-// useAgentProfile fills in what a start leaves open by the agent profile that it names.
+// useAgentProfile fills in what a start leaves open by the agent profile that it names, and by the
+// active one if it names none. The id "" names none, and takes none.
 func (c *call) useAgentProfile(in *startInput) error {
 	q := &in.request
-	id := decode.OrZero(q.AgentProfileID)
-	if id == "" {
+	if q.AgentProfileID != nil && *q.AgentProfileID == "" {
 		return nil
 	}
 	v, err := c.ViewWith(cluster.Linearizable)
 	if err != nil {
 		return err
 	}
-	p := v.ProfileByID(c.Caller.User, fsm.ProfileAgent, id)
-	if p == nil {
+	var p *fsm.Profile
+	if id := q.AgentProfileID; id == nil {
+		p = activeAgentProfile(v, c.Caller.User)
+	} else if p = v.ProfileByID(c.Caller.User, fsm.ProfileAgent, *id); p == nil {
 		return response.Error(http.StatusNotFound,
-			fmt.Sprintf("Agent profile with id '%s' not found", decode.Truncate(id, 64)))
+			fmt.Sprintf("Agent profile with id '%s' not found", decode.Truncate(*id, 64)))
+	}
+	if p == nil {
+		return nil
 	}
 	doc, err := newAgentProfile(p)
 	if err != nil {
 		return err
 	}
+	if q.AgentProfileID == nil && q.AgentType == fsm.AgentTypePlan && doc.AgentKind == fsm.AgentACP {
+		return nil // no agent that speaks ACP plans, and nobody asked for this one
+	}
 	in.agentProfile = &fsm.LaunchedProfile{ID: p.ID, Revision: p.Revision}
-	server := fsm.AgentOpenHands
+	return fillIn(in, v, p, doc)
+}
+
+// activeAgentProfile is the user's agent profile for starts that name none, nil without one.
+func activeAgentProfile(v *fsm.View, user string) *fsm.Profile {
+	for _, p := range v.Profiles(user, fsm.ProfileAgent) {
+		if p.Active {
+			return p
+		}
+	}
+	return nil
+}
+
+// fillIn fills in what a start leaves open by an agent profile.
+func fillIn(in *startInput, v *fsm.View, p *fsm.Profile, doc agentProfile) error {
+	q, server := &in.request, fsm.AgentOpenHands
 	if doc.AgentKind == fsm.AgentACP {
 		server = decode.OrZero(doc.ACPServer)
-		if q.LLMModel == nil {
+		if q.LLMModel == nil && (decode.OrZero(q.ACPServer) == "" || *q.ACPServer == server) {
 			q.ACPModel = doc.ACPModel
 		}
 	}
@@ -289,7 +312,7 @@ func (c *call) useAgentProfile(in *startInput) error {
 	if doc.LLMProfileRef == nil {
 		return nil
 	}
-	llm := v.Profile(c.Caller.User, fsm.ProfileLLM, *doc.LLMProfileRef)
+	llm := v.Profile(p.UserID, fsm.ProfileLLM, *doc.LLMProfileRef)
 	if llm == nil {
 		return response.Error(http.StatusNotFound, fmt.Sprintf("LLM profile '%s' of the agent profile '%s' not found",
 			*doc.LLMProfileRef, p.Name))

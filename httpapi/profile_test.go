@@ -235,6 +235,19 @@ func TestStart_AgentProfile(t *testing.T) {
 	if task = start(h.alice, `{"agent_profile_id":""}`, 200); task.LLM != nil || task.AgentProfile != nil {
 		t.Errorf("without a profile the task has %+v and %+v", task.LLM, task.AgentProfile)
 	}
+	if task = start(h.alice, `{}`, 200); task.AgentProfile != nil {
+		t.Errorf("without an active profile the task has %+v", task.AgentProfile)
+	}
+	h.do(h.alice, "POST", pathAgentProfiles+"/p2/activate", `{}`).want(t, 200)
+	for body, want := range map[string]bool{
+		`{}`: true, `{"agent_profile_id":null}`: true, `{"agent_profile_id":""}`: false, `{"agent_type":"plan"}`: true,
+	} {
+		task = start(h.alice, body, 200)
+		is := task.AgentProfile != nil && task.AgentProfile.ID == "p2" && task.LLM != nil && task.LLM.Profile == "p1"
+		if is != want || !want && task.AgentProfile != nil {
+			t.Errorf("%s: the active profile is taken: %t; %+v and %+v", body, is, task.AgentProfile, task.LLM)
+		}
+	}
 	start(h.alice, `{"agent_profile_id":"p1"}`, 404)
 	h.do(h.bob, "POST", pathConversations, `{"agent_profile_id":"p2"}`).want(t, 404).is(t,
 		`{"detail":"Agent profile with id 'p2' not found"}`)
@@ -247,6 +260,10 @@ func TestStart_AgentProfile(t *testing.T) {
 	if res := h.do(h.alice, "POST", pathConversations, `{"agent_profile_id":"p2"}`).want(t, 422); !strings.Contains(
 		string(res.body), `has no agent`) {
 		t.Errorf("an agent that the spec does not have: %s", res.body)
+	}
+	h.do(h.alice, "POST", pathConversations, `{}`).want(t, 422)
+	if task = start(h.alice, `{"agent_type":"plan"}`, 200); task.AgentProfile != nil {
+		t.Errorf("a plan has the active profile, whose agent speaks ACP: %+v", task.AgentProfile)
 	}
 }
 
