@@ -118,7 +118,15 @@ func TestKill_BetweenDiskAndWebhook(t *testing.T) {
 	s.environ = []string{"OH_WEBHOOKS_0_BASE_URL=" + up.URL + "/api/v1/webhooks"}
 	s.start()
 	t.Cleanup(func() { s.kill(); endOrphans(s.data, nil) })
-	s.want(201, "POST", "/api/conversations", createBody(t, convUID))
+	// Without a run nothing opens the conversation after the restart.
+	create := decodeJSON[map[string]any](t, createBody(t, convUID))
+	delete(create, "initial_message")
+	body, err := json.Marshal(create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want(201, "POST", "/api/conversations", string(body))
+	s.want(200, "POST", convPath+"/events", `{"role":"user","content":[{"type":"text","text":"one"}],"run":false}`)
 	ids := func() (ids []string) { // as the file has them, which touches nothing
 		raw, err := os.ReadFile(filepath.Join(s.data, convID, "events.jsonl"))
 		if err != nil {
