@@ -317,6 +317,11 @@ func TestNode_Events_BelowTheVersionNothingHappens(t *testing.T) {
 
 // read returns the ids of events as a node reads them.
 func (k talking) read(i int, conversation string, from uint64, back bool, most int) (ids []string, err error) {
+	return k.query(i, conversation, cluster.EventQuery{From: from, Back: back}, most)
+}
+
+// query returns the ids of the events that a query asks for.
+func (k talking) query(i int, conversation string, q cluster.EventQuery, most int) (ids []string, err error) {
 	v, err := k.Node(i).View(k.t.Context(), cluster.Linearizable)
 	if err != nil {
 		return nil, err
@@ -325,7 +330,7 @@ func (k talking) read(i int, conversation string, from uint64, back bool, most i
 	if chain == nil {
 		return nil, nil
 	}
-	err = k.Node(i).ReadEvents(k.t.Context(), *chain, from, back, func(_ uint64, stored []byte) bool {
+	err = k.Node(i).ReadEvents(k.t.Context(), *chain, q, func(_ uint64, stored []byte) bool {
 		ids = append(ids, string(fsm.EventID(stored)))
 		return len(ids) < most
 	})
@@ -345,6 +350,13 @@ func TestNode_ReadEvents_FromEachNode(t *testing.T) {
 			t.Helper()
 			reversed := slices.Clone(ids)
 			slices.Reverse(reversed)
+			some := func(h fsm.EventHead) bool { return strings.HasSuffix(h.ID, "7") }
+			for back, want := range map[bool][]string{false: {"e7", "e17", "e27"}, true: {"e17", "e7"}} {
+				q := cluster.EventQuery{From: map[bool]uint64{true: 26}[back], Back: back, Takes: some}
+				if got, err := k.query(i, "c1", q, 100); err != nil || !slices.Equal(got, want) {
+					t.Errorf("n%d by heads, back %v: %v, %v", i, back, got, err)
+				}
+			}
 			for _, step := range []struct {
 				from uint64
 				back bool

@@ -58,6 +58,16 @@ func EventID(stored []byte) []byte {
 	return texts[0]
 }
 
+// EventOutline returns a stored event without its body, nil for what is none. It shares the memory of
+// stored.
+func EventOutline(stored []byte) []byte {
+	_, body, err := cutEvent(stored)
+	if err != nil {
+		return nil
+	}
+	return stored[: len(stored)-len(body) : len(stored)-len(body)]
+}
+
 // cutEvent is CutEvent without copies.
 func cutEvent(stored []byte) (texts [eventTexts][]byte, body []byte, err error) {
 	if len(stored) == 0 || stored[0] != eventForm {

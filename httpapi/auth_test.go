@@ -16,7 +16,7 @@ import (
 func sampleRequest(r route, sandbox, conversation string) (method, path, body string) {
 	path = strings.NewReplacer(":sandbox_id", sandbox, ":conversation_id", conversation, ":task_id", askingTask,
 		":name", "fast", ":org_id", "alice", "*secret_id", "NPM", ":kind", "job", ":id", "2", ":port", "VSCODE", ":profile",
-		"heap", ":what", "metrics", "*id", "small", ":key_id", "2").Replace(r.path)
+		"heap", ":what", "metrics", ":event_id", "a", "*id", "small", ":key_id", "2").Replace(r.path)
 	switch r.name {
 	case "sandbox.get", "spec.get":
 		path += "?id=x"
@@ -83,7 +83,9 @@ func TestAuth_EveryRoute(t *testing.T) {
 			h.observe(sb, running())
 			h.questioned(r, sb)
 			h.starting()
-			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb, speaksACP))
+			talk := h.conversation("alice", sb, speaksACP)
+			h.withEvent(r, sb, talk)
+			method, path, body := sampleRequest(r, sb, talk)
 			if r.access == open {
 				h.do("", method, path, "").want(t, 200)
 				return

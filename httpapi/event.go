@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -49,6 +50,15 @@ func (c *call) eventFilterOf() eventFilter {
 // isZero reports whether the filter takes all events.
 func (f eventFilter) isZero() bool { return f.kind == "" && f.from == nil && f.to == nil }
 
+// query is the reading of what the filter takes, from a position on.
+func (f eventFilter) query(from uint64, back bool) cluster.EventQuery {
+	q := cluster.EventQuery{From: from, Back: back}
+	if !f.isZero() {
+		q.Takes = f.takes
+	}
+	return q
+}
+
 // takes reports whether the filter takes an event.
 func (f eventFilter) takes(head fsm.EventHead) bool {
 	if f.kind != "" && head.Kind != f.kind {
@@ -71,8 +81,11 @@ func timeOfEvent(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// eventsOfPath returns the view and the conversation of the path with its events: nil for one without
-// events and for one that is not the caller's, which both have none.
+// eventsOf finds the conversation whose events a request reads, nil for one without events and for one
+// that the request may not read, which both have none.
+type eventsOf func(*call) (*fsm.View, *fsm.Conversation, error)
+
+// eventsOfPath is the eventsOf of the caller's conversation that the path names.
 func (c *call) eventsOfPath() (*fsm.View, *fsm.Conversation, error) {
 	id := c.conversationID()
 	if err := c.Check(); err != nil {
@@ -116,10 +129,30 @@ func (c *call) opened(v *fsm.View, row *fsm.Conversation, stored [][]byte) ([]js
 
 // handleEventSearch handles GET /api/v1/conversation/{conversation_id}/events/search.
 func (s *Server) handleEventSearch(c *call) (response.Response, error) {
+	return s.searchEvents(c, (*call).eventsOfPath)
+}
+
+// handleEventCount handles GET /api/v1/conversation/{conversation_id}/events/count.
+func (s *Server) handleEventCount(c *call) (response.Response, error) {
+	return s.countEvents(c, (*call).eventsOfPath)
+}
+
+// handleEventBatch handles GET /api/v1/conversation/{conversation_id}/events.
+func (s *Server) handleEventBatch(c *call) (response.Response, error) {
+	return s.batchEvents(c, (*call).eventsOfPath)
+}
+
+// handleEventGet handles GET /api/v1/conversation/{conversation_id}/events/{event_id}.
+func (s *Server) handleEventGet(c *call) (response.Response, error) {
+	return s.oneEvent(c, (*call).eventsOfPath)
+}
+
+// searchEvents answers with a page of events. Its token is the position of the next event.
+func (s *Server) searchEvents(c *call, of eventsOf) (response.Response, error) {
 	filter, limit := c.eventFilterOf(), request.LimitOf(c.Query)
 	back := c.Query.Enum("sort_order", orderOldest, []string{orderOldest, orderNewest}) == orderNewest
 	token := request.PageIDOf(c.Query)
-	v, row, err := c.eventsOfPath()
+	v, row, err := of(c)
 	if err != nil {
 		return response.Response{}, err
 	}
@@ -133,11 +166,7 @@ func (s *Server) handleEventSearch(c *call) (response.Response, error) {
 			from = at
 		}
 		size := 0
-		err := s.cfg.Events.ReadEvents(c.Ctx(), *row.Events, from, back, func(at uint64, stored []byte) bool {
-			head, _, err := fsm.CutEvent(stored)
-			if err != nil || !filter.takes(head) {
-				return true
-			}
+		err := s.cfg.Events.ReadEvents(c.Ctx(), *row.Events, filter.query(from, back), func(at uint64, stored []byte) bool {
 			if len(page) == limit || len(page) > 0 && size+len(stored) > request.MaxPageBytes {
 				next = strconv.FormatUint(at, 10)
 				return false
@@ -159,10 +188,10 @@ func (s *Server) handleEventSearch(c *call) (response.Response, error) {
 	return c.BoundedPage(list, next, func(limit int) string { return strconv.FormatUint(positions[limit], 10) })
 }
 
-// handleEventCount handles GET /api/v1/conversation/{conversation_id}/events/count.
-func (s *Server) handleEventCount(c *call) (response.Response, error) {
+// countEvents answers with the number of events.
+func (s *Server) countEvents(c *call, of eventsOf) (response.Response, error) {
 	filter := c.eventFilterOf()
-	_, row, err := c.eventsOfPath()
+	_, row, err := of(c)
 	switch {
 	case err != nil:
 		return response.Response{}, err
@@ -172,23 +201,44 @@ func (s *Server) handleEventCount(c *call) (response.Response, error) {
 		return response.OK(row.Events.Number)
 	}
 	n := 0
-	err = s.cfg.Events.ReadEvents(c.Ctx(), *row.Events, 0, false, func(_ uint64, stored []byte) bool {
-		if head, _, err := fsm.CutEvent(stored); err == nil && filter.takes(head) {
-			n++
-		}
-		return true
-	})
+	q := filter.query(0, false)
+	q.Outlines = true
+	err = s.cfg.Events.ReadEvents(c.Ctx(), *row.Events, q, func(uint64, []byte) bool { n++; return true })
 	if err != nil {
 		return response.Response{}, err
 	}
 	return response.OK(n)
 }
 
-// handleEventBatch handles GET /api/v1/conversation/{conversation_id}/events: events by their ids, null
-// for what is not there.
-func (s *Server) handleEventBatch(c *call) (response.Response, error) {
+// oneEvent answers with one event.
+func (s *Server) oneEvent(c *call, of eventsOf) (response.Response, error) {
+	id := comparedID(c.Params.ByName("event_id"))
+	v, row, err := of(c)
+	if err != nil {
+		return response.Response{}, err
+	}
+	unknown := response.Error(http.StatusNotFound, "Event not found")
+	if row == nil {
+		return response.Response{}, unknown
+	}
+	found, err := s.cfg.Events.FindEvents(c.Ctx(), *row.Events, []string{id})
+	if err != nil {
+		return response.Response{}, err
+	}
+	if found[id] == nil {
+		return response.Response{}, unknown
+	}
+	texts, err := c.opened(v, row, [][]byte{found[id]})
+	if err != nil {
+		return response.Response{}, err
+	}
+	return response.OK(texts[0])
+}
+
+// batchEvents answers with events by their ids, null for what is not there.
+func (s *Server) batchEvents(c *call, of eventsOf) (response.Response, error) {
 	sent := c.Query.Required("id")
-	v, row, err := c.eventsOfPath()
+	v, row, err := of(c)
 	if err != nil {
 		return response.Response{}, err
 	}

@@ -62,13 +62,21 @@ func (c *fakeCluster) AppendEvents(ctx context.Context, cmd fsm.Command) (cluste
 
 // ReadEvents implements Events.
 func (c *fakeCluster) ReadEvents(
-	_ context.Context, chain fsm.EventChain, from uint64, backwards bool, fn func(at uint64, stored []byte) bool,
+	_ context.Context, chain fsm.EventChain, q cluster.EventQuery, fn func(at uint64, stored []byte) bool,
 ) error {
 	have, step := c.stored(chain.Key)[:chain.Number], 1
-	if backwards {
+	if q.Back {
 		step = -1
 	}
-	for at := int(from); at >= 0 && at < len(have) && fn(uint64(at), have[at]); at += step {
+	for at := int(q.From); at >= 0 && at < len(have); at += step {
+		head, _, err := fsm.CutEvent(have[at])
+		switch {
+		case err != nil:
+			return err
+		case q.Takes != nil && !q.Takes(head):
+		case !fn(uint64(at), have[at]):
+			return nil
+		}
 	}
 	return nil
 }

@@ -33,6 +33,17 @@ func sentAs(id, kind, text string, second int) string {
 		id, second, kind, text)
 }
 
+// withEvent stores an event of a conversation for a route that needs one.
+func (h *harness) withEvent(r route, sandbox, conversation string) {
+	h.t.Helper()
+	if !strings.Contains(r.path, ":event_id") {
+		return
+	}
+	h.newest()
+	s := sending{harness: h, sandbox: sandbox, key: h.secrets.last(fsm.SandboxKeyPath(sandbox))["key"]}
+	s.post(s.key, conversation, "", sentAs("a", "MessageEvent", "one", 1)).want(h.t, 200)
+}
+
 // post sends events to a conversation; position "" is none.
 func (s sending) post(key, conversation, position string, events ...string) reply {
 	s.t.Helper()
@@ -110,6 +121,8 @@ func TestEvents_InAndOut(t *testing.T) {
 	s.get(s.alice, s.talk, "/count").want(t, 200).is(t, `3`)
 	s.get(s.alice, s.talk, "/count?kind__eq=MessageEvent").want(t, 200).is(t, `2`)
 	s.get(s.alice, s.talk, "?id=c&id=nope&id=a").want(t, 200).is(t, `[`+three+`,null,`+one+`]`)
+	s.get(s.alice, s.talk, "/b").want(t, 200).is(t, two)
+	s.get(s.alice, s.talk, "/nope").want(t, 404).is(t, `{"detail":"Event not found"}`)
 }
 
 // TestEvents_AreTheSandboxsOwn: forged events of other conversations, and what is no event, are refused.
@@ -134,6 +147,7 @@ func TestEvents_AreTheSandboxsOwn(t *testing.T) {
 		s.get(s.bob, conversation, "/search").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
 		s.get(s.bob, conversation, "/count").want(t, 200).is(t, `0`)
 		s.get(s.bob, conversation, "?id=a").want(t, 200).is(t, `[null]`)
+		s.get(s.bob, conversation, "/a").want(t, 404)
 	}
 	s.get(s.alice, "nonsense", "/search").want(t, 422)
 	s.get(s.alice, s.talk, "/search?kind__eq=Nonsense").want(t, 422)

@@ -34,9 +34,9 @@ type Logs interface {
 type Events interface {
 	// AppendEvents keeps those events of a command that are new; nil means that all are on a majority.
 	AppendEvents(ctx context.Context, cmd fsm.Command) (cluster.AppendedEvents, error)
-	// ReadEvents calls fn with events from a position on, until it returns false.
+	// ReadEvents calls fn with the events that a query asks for, until it returns false.
 	ReadEvents(
-		ctx context.Context, chain fsm.EventChain, from uint64, backwards bool, fn func(at uint64, stored []byte) bool,
+		ctx context.Context, chain fsm.EventChain, q cluster.EventQuery, fn func(at uint64, stored []byte) bool,
 	) error
 	// FindEvents returns events by their ids, without those that are not there.
 	FindEvents(ctx context.Context, chain fsm.EventChain, ids []string) (map[string][]byte, error)

@@ -105,6 +105,7 @@ func world(t *testing.T, r *route) (h *harness, req *http.Request, params httpro
 	h.questioned(*r, sb)
 	h.starting()
 	conversation := h.conversation("alice", sb, speaksACP)
+	h.withEvent(*r, sb, conversation)
 	method, path, body := sampleRequest(*r, sb, conversation)
 	switch noun, _, _ := strings.Cut(r.name, "."); {
 	case r.name == "spec.pool":

@@ -94,7 +94,9 @@ func TestDescription_HoldsForEveryRoute(t *testing.T) {
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.starting()
-			method, path, body := sampleRequest(r, sb, h.conversation("alice", sb, speaksACP))
+			talk := h.conversation("alice", sb, speaksACP)
+			h.withEvent(r, sb, talk)
+			method, path, body := sampleRequest(r, sb, talk)
 			if r.name == "spec.pool" {
 				path += "/pool"
 			}

@@ -48,6 +48,8 @@ type route struct {
 	direct bool
 	// upload routes read the body themselves; MaxBodyBytes does not apply.
 	upload bool
+	// fallback routes have what no other route of their pattern has: "/x/:id" beside "/x/search".
+	fallback bool
 	// serve replaces handle for routes that do not return JSON.
 	serve func(*Server, http.ResponseWriter, *http.Request)
 }
@@ -57,9 +59,10 @@ type route struct {
 // redirected.
 type router struct {
 	// exact has the routes without a pattern, by path and method.
-	exact    map[string]map[string]found
-	patterns *httprouter.Router
-	methods  []string
+	exact map[string]map[string]found
+	// fallbacks are asked after patterns.
+	patterns, fallbacks *httprouter.Router
+	methods             []string
 	// other serves what no route has, and reports false if it is not there either; nil for nothing.
 	other func(http.ResponseWriter, *http.Request) bool
 }
@@ -75,14 +78,16 @@ type found struct {
 type dispatchFunc func(*route, httprouter.Params, http.ResponseWriter, *http.Request)
 
 func newRouter(dispatch dispatchFunc, table []route) *router {
-	rt := &router{exact: map[string]map[string]found{}, patterns: httprouter.New()}
-	rt.patterns.RedirectTrailingSlash = false
-	rt.patterns.RedirectFixedPath = false
+	rt := &router{exact: map[string]map[string]found{}, patterns: httprouter.New(), fallbacks: httprouter.New()}
 	for i := range table {
 		r := &table[i]
 		serve := func(w http.ResponseWriter, req *http.Request, params httprouter.Params) { dispatch(r, params, w, req) }
 		if !slices.Contains(rt.methods, r.method) {
 			rt.methods = append(rt.methods, r.method)
+		}
+		if r.fallback {
+			rt.fallbacks.Handle(r.method, r.path, serve)
+			continue
 		}
 		if strings.ContainsAny(r.path, ":*") {
 			rt.patterns.Handle(r.method, r.path, serve)
@@ -106,6 +111,9 @@ func (rt *router) lookup(method, path string) (found, httprouter.Params) {
 		return found{}, nil
 	}
 	serve, params, _ := rt.patterns.Lookup(method, path)
+	if serve == nil {
+		serve, params, _ = rt.fallbacks.Lookup(method, path)
+	}
 	for _, p := range params {
 		if p.Value == "" || p.Value == "/" {
 			return found{}, nil

@@ -218,6 +218,8 @@ func eventRoutes() []route {
 		{name: "event.search", method: get, path: pathEvents + "/search", access: user, handle: (*Server).handleEventSearch},
 		{name: "event.count", method: get, path: pathEvents + "/count", access: user, handle: (*Server).handleEventCount},
 		{name: "event.list", method: get, path: pathEvents, access: user, handle: (*Server).handleEventBatch},
+		{name: "event.get", method: get, path: pathEvents + "/:event_id", access: user, fallback: true,
+			handle: (*Server).handleEventGet},
 	}
 }
 

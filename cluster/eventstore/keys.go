@@ -15,6 +15,9 @@ import (
 const (
 	// prefixEvent, the chain and a position (8 bytes, big endian) have a stored event.
 	prefixEvent = 'e'
+	// prefixOutline, the chain and a position have the event without its body, so that a filter reads
+	// no bodies.
+	prefixOutline = 'o'
 	// prefixID, the chain and the id of an event have its position.
 	prefixID = 'i'
 	// prefixHead and the chain have its head: how far its events are here without a gap.
@@ -37,6 +40,10 @@ func headKey(key fsm.ChainKey) []byte { return chainKey(prefixHead, key) }
 
 func eventKey(key fsm.ChainKey, at uint64) []byte {
 	return binary.BigEndian.AppendUint64(chainKey(prefixEvent, key), at)
+}
+
+func outlineKey(key fsm.ChainKey, at uint64) []byte {
+	return binary.BigEndian.AppendUint64(chainKey(prefixOutline, key), at)
 }
 
 func idKey(key fsm.ChainKey, id []byte) []byte { return append(chainKey(prefixID, key), id...) }
@@ -89,6 +96,9 @@ func decodeHead(key fsm.ChainKey, b []byte) (*Head, error) {
 	return c, nil
 }
 
+// perEvent are the prefixes of what an event has.
+func perEvent() []byte { return []byte{prefixEvent, prefixOutline, prefixID} }
+
 // put stores events from a position on.
 func put(b *pebble.Batch, key fsm.ChainKey, at uint64, events [][]byte) error {
 	for i, stored := range events {
@@ -99,6 +109,7 @@ func put(b *pebble.Batch, key fsm.ChainKey, at uint64, events [][]byte) error {
 		}
 		if err := errors.Join(
 			b.Set(eventKey(key, position), stored, nil),
+			b.Set(outlineKey(key, position), fsm.EventOutline(stored), nil),
 			b.Set(idKey(key, id), encodeNumber(position), nil),
 		); err != nil {
 			return err
@@ -110,7 +121,7 @@ func put(b *pebble.Batch, key fsm.ChainKey, at uint64, events [][]byte) error {
 // drop removes a chain, and notes that its room is to be given back.
 func drop(b *pebble.Batch, key fsm.ChainKey) error {
 	var errs []error
-	for _, prefix := range []byte{prefixEvent, prefixID} {
+	for _, prefix := range perEvent() {
 		from := chainKey(prefix, key)
 		errs = append(errs, b.DeleteRange(from, behind(from), nil))
 	}

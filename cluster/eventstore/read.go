@@ -116,13 +116,34 @@ func (s *Store) scan(prefix, from []byte, backwards bool, fn func(key, value []b
 // Events calls fn with the events of a chain from a position on, in their order or backwards, until it
 // returns false. There may be gaps behind the head. fn must not keep stored.
 func (s *Store) Events(key fsm.ChainKey, from uint64, backwards bool, fn func(at uint64, stored []byte) bool) error {
+	return s.positions(chainKey(prefixEvent, key), from, backwards, fn)
+}
+
+// Outlines is Events without their bodies.
+func (s *Store) Outlines(
+	key fsm.ChainKey, from uint64, backwards bool, fn func(at uint64, outline []byte) bool,
+) error {
+	return s.positions(chainKey(prefixOutline, key), from, backwards, fn)
+}
+
+// Event returns a copy of one event, nil for one that is not here.
+func (s *Store) Event(key fsm.ChainKey, at uint64) (stored []byte, err error) {
+	err = s.read("reading events", func() (err error) {
+		stored, err = s.get(eventKey(key, at))
+		return err
+	})
+	return stored, err
+}
+
+// positions calls fn with what is below a prefix and a position.
+func (s *Store) positions(prefix []byte, from uint64, backwards bool, fn func(at uint64, value []byte) bool) error {
 	return s.read("reading events", func() error {
-		prefix := chainKey(prefixEvent, key)
-		return s.scan(prefix, eventKey(key, from), backwards, func(k, stored []byte) (bool, error) {
+		first := binary.BigEndian.AppendUint64(bytes.Clone(prefix), from)
+		return s.scan(prefix, first, backwards, func(k, value []byte) (bool, error) {
 			if len(k) != len(prefix)+8 {
 				return false, errHead
 			}
-			return fn(binary.BigEndian.Uint64(k[len(prefix):]), stored), nil
+			return fn(binary.BigEndian.Uint64(k[len(prefix):]), value), nil
 		})
 	})
 }
@@ -186,7 +207,7 @@ func (s *Store) Purge(ctx context.Context) error {
 		})
 	})
 	for _, key := range dropped {
-		for _, prefix := range []byte{prefixEvent, prefixID} {
+		for _, prefix := range perEvent() {
 			from := chainKey(prefix, key)
 			if err == nil && ctx.Err() == nil {
 				err = s.compact(ctx, from, behind(from))

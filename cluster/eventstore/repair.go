@@ -1,6 +1,8 @@
 package eventstore
 
 import (
+	"errors"
+
 	"github.com/cockroachdb/pebble/v2"
 
 	"bivouac.dev/bivouac/fsm"
@@ -60,7 +62,10 @@ func (s *Store) Settle(chain Head) error {
 			return err
 		}
 		if surplus {
-			if err := b.DeleteRange(first, behind(prefix), nil); err != nil {
+			if err := errors.Join(
+				b.DeleteRange(first, behind(prefix), nil),
+				b.DeleteRange(outlineKey(chain.Key, chain.Number), behind(chainKey(prefixOutline, chain.Key)), nil),
+			); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package eventstore
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
@@ -95,6 +96,24 @@ func (s state) whole(t testing.TB, store *Store) {
 		if got, err := store.Follow(chain(name).EventChain, want.Number); err != nil || got != want.EventChain {
 			t.Errorf("the events of %s make %+v, want %+v, %v", name, got, want, err)
 		}
+		outlines(t, store, want.EventChain)
+	}
+}
+
+// outlines fails unless each event of a chain has its outline, and nothing else has one.
+func outlines(t testing.TB, store *Store, want fsm.EventChain) {
+	t.Helper()
+	n := uint64(0)
+	err := store.Outlines(want.Key, 0, false, func(at uint64, outline []byte) bool {
+		stored, err := store.Event(want.Key, at)
+		if err != nil || at != n || !bytes.Equal(outline, fsm.EventOutline(stored)) {
+			t.Errorf("outline %d is %q of %d bytes, %v", at, outline, len(stored), err)
+		}
+		n++
+		return true
+	})
+	if err != nil || n != want.Number {
+		t.Errorf("%d outlines of %d events, %v", n, want.Number, err)
 	}
 }
 
