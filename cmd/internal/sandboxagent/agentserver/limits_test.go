@@ -166,6 +166,7 @@ func TestLimits_DiskFull(t *testing.T) {
 		""); strings.Count(got, `"DiskFull"`) != 1 {
 		t.Errorf("the reason is %s", got)
 	}
+	s.chained()
 	before := s.kinds(convID)
 	s.s.close()
 	s = serveAt(t, disk+"/data", nativeEngine)

@@ -338,18 +338,40 @@ func TestRun_DiskFull(t *testing.T) {
 		return engine.Continue, e.act("a")
 	}))
 	got := s.begun()
-	code, _ := s.send("POST", convPath+"/events", `{"content":"more"}`)
+	conn := s.subscribe(convID, "", withKey())
+	frameOf(t, conn) // the state
+	code, why := s.send("POST", convPath+"/events", `{"content":"more"}`)
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"content":"more"}`)); err != nil {
+		t.Fatal(err)
+	}
+	refused := next(t, conn)
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)
 	}
-	if got != "error" || code != 500 {
-		t.Errorf("status %s, a message got %d", got, code)
+	if got != "error" || code != 507 || !strings.Contains(why, "disk is full") || refused.Kind != event.KindServerError {
+		t.Errorf("status %s, a message got %d %s, over a socket %s", got, code, why, refused.Kind)
 	}
 	s.want(200, "POST", convPath+"/events", `{"content":"more"}`)
 	kindsEqual(t, s.kinds(convID)[2:], "DiskFull", `"error"`, "MessageEvent")
+	s.chained()
 	s.want(200, "POST", convPath+"/run", "")
 	if got := s.settled(convID); got != "finished" {
 		t.Errorf("status %s", got)
+	}
+}
+
+// chained checks that each stored event has the one before it as its parent.
+func (s *server) chained() {
+	s.t.Helper()
+	events, err := s.s.conversations.Get(convID).Events()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i, e := range events {
+		parent := e.Envelope().ParentID
+		if i == 0 && parent != nil || i > 0 && (parent == nil || *parent != events[i-1].Envelope().ID) {
+			s.t.Errorf("event %d, %s, is not a child of the one before it", i, event.KindOf(e))
+		}
 	}
 }
 

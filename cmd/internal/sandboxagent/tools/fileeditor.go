@@ -309,8 +309,8 @@ func (e *fileEditor) replace(a fileEditorAction, path string) (Observation, erro
 	}
 	switch n := strings.Count(f.text, old); n {
 	case 0:
-		return Observation{}, fmt.Errorf("No replacement was performed, old_str `%s` did not appear verbatim in %s.",
-			elide(*a.OldStr, 2000), a.Path)
+		return Observation{}, fmt.Errorf("No replacement was performed, old_str `%s` did not appear verbatim in %s.%s",
+			elide(*a.OldStr, 2000), a.Path, nearly(f.text, *a.OldStr))
 	case 1:
 	default:
 		return Observation{}, fmt.Errorf(

@@ -258,3 +258,30 @@ func TestFileEditor_PicturesByTheirBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestFileEditor_MissesByWhitespace says where a text is that differs by whitespace alone, and changes
+// nothing.
+func TestFileEditor_MissesByWhitespace(t *testing.T) {
+	const text = "package p\n\nfunc f() {\n\tif a  {\n\t\treturn\n\t}\n}\n\nfunc g() {\n\tif a {\n\t\treturn\n\t}\n}\n"
+	for name, c := range map[string]struct{ old, want string }{
+		"spaces for tabs":   {"func f() {\n    if a {\n        return", "Lines 3 to 5 differ from it by whitespace alone. They are exactly:\nfunc f() {\n\tif a  {\n\t\treturn"},
+		"another break":     {"func f(){ if a { return } }", "Lines 3 to 7"},
+		"two places":        {"if a {\n return\n}", "Lines 10 to 12"},
+		"the end of a line": {"package p  \n\nfunc f()", "Lines 1 to 3"},
+		"another text":      {"func h() {", "did not appear verbatim in"},
+	} {
+		path := filepath.Join(t.TempDir(), "p.go")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := edit(t, toolOf(t, filepath.Dir(path), FileEditorName), map[string]any{
+			"command": "str_replace", "path": path, "old_str": c.old, "new_str": "x"})
+		if !o.IsError || !strings.Contains(said(o), c.want) ||
+			strings.Contains(said(o), "whitespace") == (name == "another text") {
+			t.Errorf("%s: %s", name, said(o))
+		}
+		if content(t, path) != text {
+			t.Errorf("%s: the file was changed", name)
+		}
+	}
+}

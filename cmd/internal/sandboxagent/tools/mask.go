@@ -12,6 +12,24 @@ const hidden = "<secret-hidden>"
 // parts of every text.
 const minSecret = 3
 
+// minLine is that of a line of a longer value, in bytes. Of several lines, such as those of a key, each
+// is masked: programs print them indented, escaped, or without their ends.
+const minLine = 8
+
+// Hidden returns the texts by which a secret's value is masked, the value first.
+func Hidden(value string) []string {
+	list := []string{value, strings.TrimSpace(value), strings.ReplaceAll(value, "\r\n", "\n")}
+	if !strings.Contains(strings.TrimSpace(value), "\n") {
+		return list
+	}
+	for line := range strings.Lines(value) {
+		if line = strings.TrimSpace(line); len(line) >= minLine {
+			list = append(list, line)
+		}
+	}
+	return list
+}
+
 // Mask replaces the values of secrets in a text. Values of one or two bytes are left.
 func Mask(secrets map[string]string, text string) string {
 	m := newMasker(secrets)
@@ -43,9 +61,9 @@ func (m *masker) set(secrets map[string]string) {
 		}
 	}
 	for _, v := range secrets {
-		add(v)
-		add(strings.TrimSpace(v))
-		add(strings.ReplaceAll(v, "\r\n", "\n"))
+		for _, text := range Hidden(v) {
+			add(text)
+		}
 	}
 	slices.SortFunc(m.values, func(a, b string) int {
 		if len(a) != len(b) {

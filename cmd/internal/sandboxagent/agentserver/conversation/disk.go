@@ -37,7 +37,7 @@ func appendSync(path string, size int64, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// isFull reports whether an error means that the disk has no room.
-func isFull(err error) bool {
+// IsFull reports whether an error means that the disk has no room.
+func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }

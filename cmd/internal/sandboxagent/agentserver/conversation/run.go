@@ -168,7 +168,7 @@ func (s *Service) failure(c *Conversation, err error) *engine.Failure {
 		return f
 	}
 	s.logger.Error("a run failed", "conversation", c.Id, "error", err)
-	if isFull(err) {
+	if IsFull(err) {
 		return &engine.Failure{Code: "DiskFull", Detail: "The sandbox's disk is full. Delete files, " +
 			"then send a message or start a run to go on."}
 	}

@@ -98,6 +98,9 @@ func (c *Conversation) write(events ...event.Event) error {
 		return err
 	}
 	parent := l.lastID()
+	if n := len(c.unsaved); n > 0 {
+		parent = c.unsaved[n-1].Envelope().ID
+	}
 	for _, e := range events {
 		h := fill(e)
 		if c.copying && h.Timestamp >= c.latest {

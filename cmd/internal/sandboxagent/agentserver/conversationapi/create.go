@@ -68,7 +68,7 @@ func (a *API) HandleCreate(w http.ResponseWriter, r *http.Request) {
 		wire.WriteDetail(w, http.StatusTooManyRequests, "This sandbox holds too many conversations")
 		return
 	case err != nil:
-		wire.WriteFailure(w, r, a.logger, err)
+		a.respond(w, r, 0, nil, err)
 		return
 	}
 	status := http.StatusOK

@@ -204,12 +204,18 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, status int, v any,
 	switch {
 	case conversation.IsGone(err):
 		wire.WriteDetail(w, http.StatusNotFound, "Not Found")
+	case conversation.IsFull(err):
+		a.logger.Warn("the disk is full", "route", r.Method+" "+r.URL.Path)
+		wire.WriteDetail(w, http.StatusInsufficientStorage, diskFull)
 	case err != nil:
 		wire.WriteFailure(w, r, a.logger, err)
 	default:
 		wire.WriteJSON(w, status, v)
 	}
 }
+
+// diskFull refuses what can't be stored.
+const diskFull = "The sandbox's disk is full: delete files in it, then send this again"
 
 // done responds with success, or with the error as respond does.
 func (a *API) done(w http.ResponseWriter, r *http.Request, err error) {

@@ -81,6 +81,8 @@ func (a *API) receive(ctx context.Context, one *socket.Socket, c *conversation.C
 			a.refuse(ctx, one, "InvalidFrame", otherEvent+".")
 		case conversation.IsGone(err):
 			return
+		case conversation.IsFull(err):
+			a.refuse(ctx, one, "MessageNotStored", diskFull+".")
 		case err != nil:
 			a.logger.Error("a message over a socket was not stored", "conversation", c.Id, "error", err)
 			a.refuse(ctx, one, "MessageNotStored", "The message could not be stored. Send it again.")
