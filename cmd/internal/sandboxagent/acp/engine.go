@@ -16,7 +16,6 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
-	"bivouac.dev/bivouac/cmd/internal/sandboxagent/tools"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 	sdk "github.com/coder/acp-go-sdk"
 )
@@ -310,7 +309,7 @@ func (e *Engine) setMask() {
 	var pairs []string
 	list := []string{e.setup.Agent.LLM.APIKey}
 	for _, s := range e.setup.Secrets {
-		list = append(list, tools.Hidden(s.Value)...)
+		list = append(list, event.Hidden(s.Value)...)
 	}
 	// The longest first: one may begin with another.
 	slices.SortFunc(list, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })

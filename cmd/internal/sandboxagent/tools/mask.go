@@ -3,6 +3,8 @@ package tools
 import (
 	"slices"
 	"strings"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 )
 
 // hidden replaces the value of a secret.
@@ -11,24 +13,6 @@ const hidden = "<secret-hidden>"
 // minSecret is the length of the shortest value that is masked, in bytes. A shorter one would mask
 // parts of every text.
 const minSecret = 3
-
-// minLine is that of a line of a longer value, in bytes. Of several lines, such as those of a key, each
-// is masked: programs print them indented, escaped, or without their ends.
-const minLine = 8
-
-// Hidden returns the texts by which a secret's value is masked, the value first.
-func Hidden(value string) []string {
-	list := []string{value, strings.TrimSpace(value), strings.ReplaceAll(value, "\r\n", "\n")}
-	if !strings.Contains(strings.TrimSpace(value), "\n") {
-		return list
-	}
-	for line := range strings.Lines(value) {
-		if line = strings.TrimSpace(line); len(line) >= minLine {
-			list = append(list, line)
-		}
-	}
-	return list
-}
 
 // Mask replaces the values of secrets in a text. Values of one or two bytes are left.
 func Mask(secrets map[string]string, text string) string {
@@ -61,7 +45,7 @@ func (m *masker) set(secrets map[string]string) {
 		}
 	}
 	for _, v := range secrets {
-		for _, text := range Hidden(v) {
+		for _, text := range event.Hidden(v) {
 			add(text)
 		}
 	}

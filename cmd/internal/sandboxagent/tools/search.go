@@ -25,8 +25,9 @@ import (
 // Bounds of a search.
 const (
 	maxFound    = 100     // files in one observation
-	maxSearched = 100_000 // files that are looked at
+	maxSearched = 100_000 // files and directories that are looked at
 	maxGrep     = 2 << 20 // bytes of a file whose text is searched
+	maxGrepAll  = 1 << 30 // bytes of all files
 )
 
 // search is what glob and grep have in common.
@@ -36,6 +37,8 @@ type search struct {
 	members             map[string]any
 	// name and text are what a file's path below the directory and its text must match; nil is all.
 	name, text *regexp.Regexp
+	// bytes are how much text was searched.
+	bytes int64
 }
 
 // globTool finds files by their names.
@@ -51,7 +54,7 @@ type globAction struct {
 // Definition implements Tool.
 func (t globTool) Definition() Definition {
 	return searchDefinition(GlobName, "Glob", "Find files by a glob pattern, the newest first, at most 100. "+
-		"* is within a directory, ** is any number of them.", Parameters(SchemaOf[globAction]()))
+		"* is within a directory, ** is any number of them. What .gitignore names is left out.", Parameters(SchemaOf[globAction]()))
 }
 
 // Parse implements Tool.
@@ -89,7 +92,7 @@ type grepAction struct {
 // Definition implements Tool.
 func (t grepTool) Definition() Definition {
 	return searchDefinition(GrepName, "Grep", "Find the files with a line that matches a regular expression, "+
-		"the newest first, at most 100. View them for the lines.", Parameters(SchemaOf[grepAction]()))
+		"the newest first, at most 100. View them for the lines. What .gitignore names is left out.", Parameters(SchemaOf[grepAction]()))
 }
 
 // Parse implements Tool.
@@ -151,7 +154,7 @@ func (c Config) below(path *string) string {
 
 // run searches as the tools' user. list is the member with the paths; wrong is what is wrong with the
 // action.
-func (s search) run(ctx context.Context, c Config, list string, wrong error) Observation {
+func (s *search) run(ctx context.Context, c Config, list string, wrong error) Observation {
 	kind := s.kind + "Observation"
 	members := map[string]any{list: []string{}, "pattern": s.pattern, "search_path": s.path, "truncated": false}
 	maps.Copy(members, s.members)
@@ -187,11 +190,11 @@ var errEnough = errors.New("enough")
 
 // find returns the files that match, the newest first, and whether there may be more. What can't be
 // read is passed over.
-func (s search) find(ctx context.Context) (found []string, more bool, err error) {
+func (s *search) find(ctx context.Context) (found []string, more bool, err error) {
 	if info, err := os.Stat(s.path); err != nil || !info.IsDir() {
 		return nil, false, fmt.Errorf("%s is no directory that can be read", s.path)
 	}
-	age, seen := map[string]int64{}, 0
+	age, seen, ignored := map[string]int64{}, 0, ignoresFor(s.path)
 	found = []string{}
 	err = filepath.WalkDir(s.path, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -201,12 +204,18 @@ func (s search) find(ctx context.Context) (found []string, more bool, err error)
 			return nil
 		case d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules"):
 			return filepath.SkipDir
-		case !d.Type().IsRegular():
+		case path == s.path:
 			return nil
 		}
-		if seen++; seen > maxSearched {
+		if seen++; seen > maxSearched || s.bytes > maxGrepAll {
 			more = true
 			return errEnough
+		}
+		switch hidden := ignored.match(path, d.IsDir()); {
+		case d.IsDir() && hidden:
+			return filepath.SkipDir
+		case hidden || !d.Type().IsRegular():
+			return nil
 		}
 		below, err := filepath.Rel(s.path, path)
 		if err != nil || s.name != nil && !s.name.MatchString(filepath.ToSlash(below)) || s.text != nil && !s.inText(path) {
@@ -229,16 +238,18 @@ func (s search) find(ctx context.Context) (found []string, more bool, err error)
 }
 
 // inText reports whether a line of a file matches. A file that is large or no text has none.
-func (s search) inText(path string) bool {
+func (s *search) inText(path string) bool {
 	// The file may be another one by now: a link is not followed, and a pipe is not waited for.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxGrep {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxGrep {
 		return false
 	}
+	s.bytes += info.Size()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, maxGrep+1)
 	for lines.Scan() {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +99,56 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// TestSearch_Ignores leaves out what .gitignore files name, from the repository's directory down. A
+// directory that the search names is searched all the same.
+func TestSearch_Ignores(t *testing.T) {
+	t.Parallel()
+	dir := searched(t, "a.go", "a.log", "keep.log", "build/b.go", "sub/build/c.go", "sub/d.gen.go", "sub/deep/e.go",
+		"sub/deep/f.tmp", "other/d.gen.go", "secret/g.go", "top.txt", "sub/top.txt", "vendor/x/h.go", "vendor/y/i.go")
+	for name, text := range map[string]string{
+		".git/info/exclude": "secret\n", ".gitignore": "# logs\n*.log\n!keep.log\nbuild/\n/top.txt\nvendor/*\n!vendor/y\n\n",
+		"sub/.gitignore": "*.gen.go\ndeep/*.tmp\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/dev/zero", filepath.Join(dir, "other", ".gitignore")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string][]string{
+		".":     {"a.go", "keep.log", "other/d.gen.go", "sub/deep/e.go", "sub/top.txt", "vendor/y/i.go"},
+		"sub":   {"sub/deep/e.go", "sub/top.txt"},
+		"build": {"build/b.go"},
+	} {
+		o := edit(t, toolOf(t, dir, GrepName), map[string]any{"pattern": "the name is", "path": path})
+		var got []string
+		list, _ := o.Members["matches"].([]string)
+		for _, file := range list {
+			below, err := filepath.Rel(dir, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, below)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("in %s: %q, want %q", path, got, want)
+		}
+	}
+}
+
+// A search ends when it has read as much text as it may.
+func TestSearch_Bounded(t *testing.T) {
+	t.Parallel()
+	s := search{path: searched(t, "a", "b"), text: regexp.MustCompile("name"), bytes: maxGrepAll}
+	found, more, err := s.find(t.Context())
+	if len(found) != 1 || !more || err != nil {
+		t.Errorf("found %q, more %v, %v", found, more, err)
+	}
+}
+
 // A file that became a pipe or a link while the directory was read is passed over.
 func TestSearch_AFileThatIsAnotherOne(t *testing.T) {
 	t.Parallel()
@@ -109,7 +160,7 @@ func TestSearch_AFileThatIsAnotherOne(t *testing.T) {
 	done := make(chan string, 3)
 	for _, path := range []string{filepath.Join(dir, "a.txt"), pipe, link} {
 		go func() {
-			if s := (search{text: regexp.MustCompile("name")}); s.inText(path) {
+			if s := (&search{text: regexp.MustCompile("name")}); s.inText(path) {
 				done <- filepath.Base(path)
 				return
 			}
