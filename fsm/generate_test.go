@@ -194,9 +194,11 @@ func genInstallation(t *rapid.T) Installation {
 		i.Git = Git{Unverified: rapid.Bool().Draw(t, "unverified"), AllowedHosts: []string{"git.example.org"}}
 		i.CORS.Origins = []string{"https://app.example.org"}
 		i.LLM = LLM{
-			Direct: rapid.Bool().Draw(t, "direct"),
-			Hosts:  []string{HostsVendors, "10.1.2.0/24"},
-			Prices: []Price{{Model: "gpt-*", Input: 1}},
+			Direct:   rapid.Bool().Draw(t, "direct"),
+			Hosts:    []string{HostsVendors, "10.1.2.0/24"},
+			Prices:   []Price{{Model: "gpt-*", Input: 1}},
+			Servers:  []ModelServer{{Host: "llm.example.org", Headers: map[string]string{"X-Team": "a"}, Slots: 2}},
+			Profiles: []ModelProfile{{Model: "qwen*", ModelSettings: ModelSettings{MaxInputTokens: ptr(int64(9000))}}},
 		}
 	}
 	return i

@@ -37,6 +37,9 @@ func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (
 	if !t.meta.active(VersionModels) {
 		in.LLM = LLM{}
 	}
+	if !t.meta.active(VersionServers) {
+		in.LLM.Servers, in.LLM.Profiles = nil, nil
+	}
 	if !t.meta.active(VersionConfig) { // likewise
 		in.Git, in.CORS = Git{}, CORS{}
 		if !t.meta.Configured || !t.meta.Installation.Equal(in) {

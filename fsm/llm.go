@@ -23,6 +23,9 @@ type LLM struct {
 	// stops it: "*" prices those without another.
 	Prices  []Price `json:"prices,omitempty"`
 	Budgets Budgets `json:"budgets,omitzero"`
+	// Servers and Profiles say more of single servers and models. They are kept from VersionServers on.
+	Servers  []ModelServer  `json:"servers,omitempty"`
+	Profiles []ModelProfile `json:"profiles,omitempty"`
 }
 
 // HostsVendors stands for the hosts of the known vendors of models, HostLocal for this machine.
@@ -130,6 +133,7 @@ func (r *rules) models(l LLM) {
 				"llm's prices: the price of %q must be between 0 and %g dollars", clip(p.Model), maxPrice)
 		}
 	}
+	r.servers(l)
 	for _, budget := range []float64{l.Budgets.PerTask, l.Budgets.PerUserDay} {
 		r.check(budget >= 0 && budget <= maxPrice, "llm's budgets must be between 0 and %g dollars", maxPrice)
 	}
@@ -139,6 +143,15 @@ func (r *rules) models(l LLM) {
 func (l LLM) plain() LLM {
 	l.Hosts, l.Models, l.Prices = append([]string(nil),
 		l.Hosts...), append([]string(nil), l.Models...), append([]Price(nil), l.Prices...)
+	l.Servers, l.Profiles = slices.Clone(l.Servers), append([]ModelProfile(nil), l.Profiles...)
+	for i := range l.Servers {
+		if len(l.Servers[i].Headers) == 0 {
+			l.Servers[i].Headers = nil
+		}
+	}
+	if len(l.Servers) == 0 {
+		l.Servers = nil
+	}
 	if len(l.Hosts) == 1 && l.Hosts[0] == HostsVendors {
 		l.Hosts = nil
 	}
@@ -160,6 +173,13 @@ func (l LLM) values() []Difference {
 		prices[i] = fmt.Sprintf("%s %s/%s/%s/%s", p.Model, dollars(&p.Input), dollars(&p.Output), dollars(p.CachedInput),
 			dollars(p.CacheWrite))
 	}
+	servers, profiles := make([]string, len(l.Servers)), make([]string, len(l.Profiles))
+	for i, s := range l.Servers {
+		servers[i] = s.text()
+	}
+	for i, p := range l.Profiles {
+		profiles[i] = p.text()
+	}
 	return []Difference{
 		{Name: "llm.gateway", Has: fmt.Sprint(!l.Direct)},
 		{Name: "llm.hosts", Has: listText(l.HostList())},
@@ -167,6 +187,8 @@ func (l LLM) values() []Difference {
 		{Name: "llm.prices", Has: listText(prices)},
 		{Name: "llm.budgets.per_task", Has: dollars(&l.Budgets.PerTask)},
 		{Name: "llm.budgets.per_user_day", Has: dollars(&l.Budgets.PerUserDay)},
+		{Name: "llm.servers", Has: listText(servers)},
+		{Name: "llm.profiles", Has: listText(profiles)},
 	}
 }
 

@@ -85,6 +85,8 @@ const (
 	VersionEvents = 12
 	// VersionStops: a pause may leave the job running for a while (SandboxPauseBody.StopAfter).
 	VersionStops = 12
+	// VersionServers: the configuration says more of single servers of models, and of models.
+	VersionServers = 12
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -116,9 +118,10 @@ func VersionBrings(version int) string {
 	case VersionProfiles: // VersionSessions, VersionOwnKeys and VersionPlans, too
 		return "users have profiles of models and agents, change single settings and secrets, and make API keys of " +
 			"their own; browsers sign in with a session; a start may ask for an agent that plans"
-	case VersionEvents: // VersionStops, too
+	case VersionEvents: // VersionStops and VersionServers, too
 		return "events of conversations are the cluster's: on a majority, in order, and read from any node; " +
-			"a Stop on the web page is taken back without a start"
+			"a Stop on the web page is taken back without a start; the configuration has certificates, headers and " +
+			"slots of servers of models, and profiles of models"
 	}
 	return ""
 }

@@ -88,7 +88,7 @@ func (s *Server) switchLLM(c *call, id, model, profile string) (response.Respons
 	}
 	// The agent first: what is recorded under an Idempotency-Key has been done.
 	if a.row.AgentKind != fsm.AgentACP && to.Model != "" {
-		if err := a.switchModel(c.Ctx(), id, to); err != nil {
+		if err := a.switchModel(c.Ctx(), id, to, v.Installation().LLM.SettingsOf(to.Model)); err != nil {
 			return response.Response{}, err
 		}
 	}
@@ -106,18 +106,26 @@ func (s *Server) usesGateway(v *fsm.View) bool {
 // gatewayURL is where sandboxes reach the gateway's OpenAI API.
 func (s *Server) gatewayURL() string { return strings.TrimRight(s.cfg.APIURLs[0], "/") + "/llm/v1" }
 
+// switchedLLM is how an agent server reaches a conversation's model from now on.
+type switchedLLM struct {
+	Model   string `json:"model"`
+	API     string `json:"api,omitempty"`
+	BaseURL string `json:"base_url"`
+	APIKey  string `json:"api_key"`
+	UsageID string `json:"usage_id"`
+	fsm.ModelSettings
+}
+
 // switchModel tells the agent server which model the conversation asks for from now on. The gateway's
 // address and a token come along for agent servers that replace the whole, and a usage id of the
 // model's own for those that keep the first model of an id.
-func (a *conversationAgent) switchModel(ctx context.Context, id string, to *fsm.ModelEndpoint) error {
-	llm := map[string]string{
-		"model": to.Model, "base_url": a.server.gatewayURL(), "api_key": llmtoken.New(a.key, a.sandbox, id),
-		"usage_id": "agent-" + to.Model,
-	}
-	if api := preset.APIOf(to.Model, to.BaseURL).Named(); api != "" {
-		llm["api"] = api
-	}
-	body, err := json.Marshal(map[string]any{"llm": llm})
+func (a *conversationAgent) switchModel(
+	ctx context.Context, id string, to *fsm.ModelEndpoint, said fsm.ModelSettings,
+) error {
+	body, err := json.Marshal(map[string]switchedLLM{"llm": {
+		Model: to.Model, API: preset.APIOf(to.Model, to.BaseURL).Named(), BaseURL: a.server.gatewayURL(),
+		APIKey: llmtoken.New(a.key, a.sandbox, id), UsageID: "agent-" + to.Model, ModelSettings: said,
+	}})
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/llm"
@@ -24,6 +27,9 @@ type LLMConfig struct {
 	Models  []string    `hcl:"models"`
 	Prices  []fsm.Price `hcl:"prices"`
 	Budgets LLMBudgets  `hcl:"budgets"`
+
+	Servers  []fsm.ModelServer  `hcl:"servers"`
+	Profiles []fsm.ModelProfile `hcl:"profiles"`
 }
 
 // LLMBudgets are budgets in US dollars; 0 is none.
@@ -41,12 +47,34 @@ func (c *LLMConfig) decode(b *hcl.Block) hcl.Diagnostics {
 		{name: "hosts", set: c.setHosts},
 		{name: "models", set: setStrings(&c.Models, fsm.CheckModel)},
 		{name: "prices", set: c.setPrices},
+		{name: "servers", set: setObjects(&c.Servers)},
+		{name: "profiles", set: setObjects(&c.Profiles)},
 	}, []nested{{name: "budgets", decode: func(b *hcl.Block) hcl.Diagnostics {
 		return decodeBody(b.Body, []attr{
 			{name: "per_task", set: setFloat(&c.Budgets.PerTask, 0, maxDollars)},
 			{name: "per_user_day", set: setFloat(&c.Budgets.PerUserDay, 0, maxDollars)},
 		}, nil)
 	}}})
+}
+
+// setObjects stores a list of objects whose members have the names of JSON's. fsm and the gateway
+// check what they say.
+func setObjects[T any](to *[]T) func(cty.Value) error {
+	return func(v cty.Value) error {
+		if t := v.Type(); !t.IsTupleType() && !t.IsListType() {
+			return errors.New("must be a list of objects { … }")
+		}
+		text, err := ctyjson.Marshal(v, v.Type())
+		if err != nil {
+			return err
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		if err := d.Decode(to); err != nil {
+			return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		}
+		return nil
+	}
 }
 
 // setHosts stores the list of hosts. An empty one could be read as none or as the default.
@@ -125,7 +153,10 @@ func priceOf(v cty.Value) (p fsm.Price, err error) {
 
 // fsm converts the block.
 func (c *LLMConfig) fsm() fsm.LLM {
-	return fsm.LLM{Direct: !c.Gateway, Hosts: c.Hosts, Models: c.Models, Prices: c.Prices, Budgets: fsm.Budgets(c.Budgets)}
+	return fsm.LLM{
+		Direct: !c.Gateway, Hosts: c.Hosts, Models: c.Models, Prices: c.Prices, Budgets: fsm.Budgets(c.Budgets),
+		Servers: c.Servers, Profiles: c.Profiles,
+	}
 }
 
 // llmHCL is the block as a file has it.
@@ -147,9 +178,36 @@ func llmHCL(i *wire.ConfigLLM) string {
 	if len(i.Prices) > 0 {
 		b.WriteString("\n  ")
 	}
-	fmt.Fprintf(&b, "]\n\n  budgets {\n    per_task     = %s\n    per_user_day = %s\n  }\n}\n",
+	b.WriteString("]\n")
+	writeObjects(&b, "servers", i.Servers)
+	writeObjects(&b, "profiles", i.Profiles)
+	fmt.Fprintf(&b, "\n  budgets {\n    per_task     = %s\n    per_user_day = %s\n  }\n}\n",
 		amount(i.Budgets.PerTask), amount(i.Budgets.PerUserDay))
 	return b.String()
+}
+
+// writeObjects writes a list of objects as setObjects reads it, nothing for none.
+func writeObjects[T any](b *strings.Builder, name string, of []T) {
+	if len(of) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "  %s = [", name)
+	for _, one := range of {
+		text, err := json.Marshal(one)
+		if err != nil {
+			continue // unreachable: texts, numbers and booleans
+		}
+		kind, err := ctyjson.ImpliedType(text)
+		if err != nil {
+			continue // likewise
+		}
+		value, err := ctyjson.Unmarshal(text, kind)
+		if err != nil {
+			continue // likewise
+		}
+		fmt.Fprintf(b, "\n%s,", hclwrite.TokensForValue(value).Bytes())
+	}
+	b.WriteString("\n  ]\n")
 }
 
 // hclText is a text in a file: as Go quotes it, "${" would begin a template.

@@ -153,7 +153,14 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 				{Model: "*", Input: 1, Output: 2},
 				{Model: "gpt-5*", Input: 1.25, Output: 10, CachedInput: new(0.125), CacheWrite: new(1.5)},
 			},
-			Budgets: LLMBudgets{PerTask: 5, PerUserDay: 50.5}},
+			Budgets: LLMBudgets{PerTask: 5, PerUserDay: 50.5},
+			Servers: []fsm.ModelServer{
+				{Host: "llm.example.org:8443", Headers: map[string]string{"X-Team": "agents"}, Slots: 4},
+			},
+			Profiles: []fsm.ModelProfile{{Model: "qwen*", ModelSettings: fsm.ModelSettings{
+				MaxInputTokens: new(int64(32768)), Temperature: new(0.2), DisableVision: new(true),
+			}}},
+		},
 		Seeds: []string{"limits.on_limit", "limits.user", "limits.installation", "policy", "git", "cors", "llm"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -211,7 +211,15 @@
 //	  prices                          a list of { model, input, output, cached_input, cache_write }, in
 //	                                  US dollars for a million tokens; the longest model that matches
 //	                                  counts, "*" is every other; the last two are input's by default;
-//	                                  a model without a price costs nothing, and no budget stops it
+//	                                  without one the vendor's list price counts where the vendor itself
+//	                                  is asked; elsewhere the model is free, and no budget stops it
+//	  servers                         a list of { host, ca, headers, slots }: certificates (PEM) that a
+//	                                  server ("host" or "host:port") is trusted by beside the system's,
+//	                                  headers of each request (no secrets), and how many requests of a
+//	                                  node it has at once; others wait in a queue, users in turn
+//	  profiles                        a list of { model, max_input_tokens, max_output_tokens, temperature,
+//	                                  timeout, num_retries, stream, disable_vision, native_tool_calling }:
+//	                                  what agents are told of models; the longest model counts
 //	  budgets {                       in US dollars, above which requests are answered 429; 0 (default)
 //	    per_task                      is none: of a conversation, beside the user's max_budget_per_task
 //	    per_user_day                  of a user and a day (UTC)

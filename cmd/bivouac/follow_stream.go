@@ -265,7 +265,7 @@ func isStored(e event.Event) bool {
 	case *event.StreamingDelta, *event.ServerError:
 		return false
 	case *event.StateUpdate:
-		return e.Key != "full_state"
+		return e.Key != "full_state" && e.Key != event.KeyModelQueue
 	}
 	return true
 }

@@ -69,6 +69,11 @@ func (s *transcript) text(e event.Event) string {
 		if e.Blocked {
 			return "a hook forbids it: " + deref(e.Reason)
 		}
+	case *event.StateUpdate:
+		var place int
+		if e.Key == event.KeyModelQueue && json.Unmarshal(e.Value, &place) == nil && place > 0 {
+			s.delta, s.doing = "", fmt.Sprintf("waits for the model's server, place %d in the queue", place)
+		}
 	case *event.ServerError:
 		return "error " + e.Code + ": " + e.Detail
 	}

@@ -74,6 +74,11 @@ func TestShown_Events(t *testing.T) {
 	if len(s.delta) > shownDelta || strings.Trim(s.delta, "é") != "" {
 		t.Errorf("a line without an end is kept with %d bytes", len(s.delta))
 	}
+	var waits transcript
+	waits.text(&event.StateUpdate{Key: event.KeyModelQueue, Value: []byte("3")})
+	if waits.activity() != "waits for the model's server, place 3 in the queue" {
+		t.Errorf("the live line is %q", waits.activity())
+	}
 	if s = (transcript{doing: "$ ls\n  pwd"}); s.activity() != "$ ls" {
 		t.Errorf("the live line is %q", s.activity())
 	}

@@ -196,6 +196,11 @@ limits {
 #   hosts   = ["vendors"] # also "llm.example.org", "*.example.org", "10.1.2.0/24"
 #   models  = []          # "gpt-5*", "anthropic/claude-*"; none is every model
 #   prices  = [{ model = "gpt-5*", input = 1.25, output = 10, cached_input = 0.125 }]
+#   # A server of one's own: certificates in PEM (ca = <<-EOT … EOT), headers that are no secrets,
+#   # and how many requests of a node it has at once: others wait, each user in turn.
+#   servers = [{ host = "llm.example.org:8443", headers = { "X-Team" = "agents" }, slots = 4 }]
+#   # What agents are told of a model that the built-in table or the server does not say.
+#   profiles = [{ model = "qwen*", max_input_tokens = 32768, timeout = 900 }]
 #   budgets {
 #     per_task     = 0 # of a conversation
 #     per_user_day = 0

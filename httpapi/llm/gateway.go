@@ -30,17 +30,11 @@ type Gateway struct {
 	// bodies bounds the requests' bodies, answers what is kept of answers.
 	bodies, answers *shares
 
-	// open are the requests in progress by user. egress has the connections under the list of hosts
-	// in force.
+	// open are the requests in progress by user. egress has the connections under the policy in force.
 	mu     sync.Mutex
 	open   map[string]int
-	egress atomic.Pointer[egress]
-}
-
-// egress is the transport for one list of hosts.
-type egress struct {
-	list string
-	transports
+	queues map[string]*queue // by the server's name in the policy
+	egress atomic.Pointer[transports]
 }
 
 // New creates the gateway and starts nothing. It panics if s.Registerer already has the metrics of
@@ -48,7 +42,7 @@ type egress struct {
 func New(cfg Config, s Server) *Gateway {
 	g := &Gateway{
 		cfg: cfg, server: s, metrics: newMetrics(s.Registerer), spent: newSpending(s.Cluster, cfg.Clock),
-		open:   map[string]int{},
+		open: map[string]int{}, queues: map[string]*queue{},
 		bodies: newShares(cfg.AllBodies, cfg.UserBodies), answers: newShares(cfg.AllAnswers, cfg.AllAnswers/answerShare),
 	}
 	g.proxy = &httputil.ReverseProxy{
@@ -159,6 +153,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	if err := q.admit(ctx); err != nil {
 		return err
 	}
+	free, err := q.slot(ctx, w)
+	if err != nil {
+		q.count(outcome{}) // the model was not asked
+		return err
+	}
+	defer free()
 	q.ctx = context.WithValue(ctx, requestKey{}, q)
 	g.metrics.open.Inc()
 	defer g.metrics.open.Dec()
@@ -226,6 +226,11 @@ func (g *Gateway) rewrite(pr *httputil.ProxyRequest) {
 			delete(out.Header, name)
 		}
 	}
+	if s := serverAt(q.policy, q.target.URL); s != nil {
+		for name, value := range s.Headers {
+			out.Header.Set(name, value)
+		}
+	}
 	q.setKey(out.Header)
 	if q.body == nil {
 		out.Body, out.ContentLength = nil, 0
@@ -255,24 +260,23 @@ func (g *Gateway) roundTrip(r *http.Request) (*http.Response, error) {
 	return g.egressFor(q.policy).RoundTrip(r.WithContext(httptrace.WithClientTrace(q.ctx, trace)))
 }
 
-// egressFor returns the connections for a policy. Those of another list of hosts end once unused.
-func (g *Gateway) egressFor(policy fsm.LLM) *egress {
-	list := strings.Join(policy.Hosts, "\n")
-	if is := g.egress.Load(); is != nil && is.list == list {
+// egressFor returns the connections for a policy. Those of another one end once unused.
+func (g *Gateway) egressFor(policy fsm.LLM) *transports {
+	if is := g.egress.Load(); is != nil && is.serves(policy) {
 		return is
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	was := g.egress.Load()
-	if was != nil && was.list == list {
+	if was != nil && was.serves(policy) {
 		return was
 	}
-	next := &egress{list: list, transports: newTransports(g.cfg, newHosts(policy.Hosts))}
-	g.egress.Store(next)
+	next := newTransports(g.cfg, policy)
+	g.egress.Store(&next)
 	if was != nil {
 		was.close()
 	}
-	return next
+	return &next
 }
 
 // errorHandler answers when the endpoint did not.

@@ -152,11 +152,16 @@ func (h hosts) dialer(
 	}
 }
 
-// transports are the connections to endpoints under one list of hosts. http and https have one
-// each, because a dial does not know the scheme.
-type transports struct{ plain, tls *http.Transport }
+// transports are the connections to endpoints under one policy. http and https have one each,
+// because a dial does not know the scheme, and so has each server with certificates of its own.
+type transports struct {
+	policy     fsm.LLM
+	plain, tls *http.Transport
+	own        map[string]*http.Transport // by the server's name in the policy
+}
 
-func newTransports(cfg Config, h hosts) transports {
+func newTransports(cfg Config, policy fsm.LLM) transports {
+	h := newHosts(policy.Hosts)
 	made := func(tls bool) *http.Transport {
 		return &http.Transport{
 			DialContext:            h.dialer(cfg.DialTimeout, tls),
@@ -170,12 +175,21 @@ func newTransports(cfg Config, h hosts) transports {
 			DisableCompression:     true,
 		}
 	}
-	return transports{plain: made(false), tls: made(true)}
+	t := transports{policy: policy, plain: made(false), tls: made(true), own: map[string]*http.Transport{}}
+	for _, s := range policy.Servers {
+		if s.CA != "" {
+			t.own[s.Host] = trusting(made(true), s.CA)
+		}
+	}
+	return t
 }
 
 // RoundTrip implements http.RoundTripper. It follows no redirect and uses no forward proxy.
 func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme == "https" {
+		if s := serverAt(t.policy, r.URL); s != nil && t.own[s.Host] != nil {
+			return t.own[s.Host].RoundTrip(r)
+		}
 		return t.tls.RoundTrip(r)
 	}
 	return t.plain.RoundTrip(r)
@@ -185,4 +199,7 @@ func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t transports) close() {
 	t.plain.CloseIdleConnections()
 	t.tls.CloseIdleConnections()
+	for _, own := range t.own {
+		own.CloseIdleConnections()
+	}
 }

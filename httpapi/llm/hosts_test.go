@@ -190,13 +190,13 @@ func TestHosts_ANameThatChangesItsAddressIsJudgedAtEachConnection(
 		}
 		return err
 	}
-	open := newTransports(DefaultConfig(), newHosts([]string{"*.example.org"}))
+	open := newTransports(DefaultConfig(), fsm.LLM{Hosts: []string{"*.example.org"}})
 	for _, name := range []string{"private.example.org", "metadata.example.org"} {
 		if err := get(open, name); !errors.Is(err, errHost) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	one := newTransports(DefaultConfig(), newHosts([]string{"*.example.org", "127.0.0.2"}))
+	one := newTransports(DefaultConfig(), fsm.LLM{Hosts: []string{"*.example.org", "127.0.0.2"}})
 	if err := get(one, "rebinds.example.org"); err != nil {
 		t.Fatalf("the listed address: %v", err)
 	}
@@ -239,7 +239,7 @@ func TestHosts_IPv6AndNumericForms(t *testing.T) { //nolint:paralleltest // repl
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		via := newTransports(DefaultConfig(), newHosts(list))
+		via := newTransports(DefaultConfig(), fsm.LLM{Hosts: list})
 		defer via.close()
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d", host, port), nil)
 		if err != nil {

@@ -28,6 +28,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
 	open     prometheus.Gauge
+	waiting  prometheus.Gauge
 
 	mu     sync.Mutex
 	models map[string]bool
@@ -66,6 +67,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		open: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "bivouac_llm_requests_open",
 			Help: "Requests to models that are in progress on this node.",
+		}),
+		waiting: factory.NewGauge(prometheus.GaugeOpts{
+			Name: "bivouac_llm_requests_waiting",
+			Help: "Requests to models that wait on this node for a slot of their server (llm { servers }).",
 		}),
 		models: map[string]bool{}, added: map[string]int{},
 	}

@@ -54,6 +54,10 @@ func (s *Server) ConfigPut(c *request.Call) (response.Response, error) {
 	if !was.Active(fsm.VersionModels) && o.Has("llm") {
 		return response.Response{}, fsm.NeedsVersion("setting llm", fsm.VersionModels, was.ProtocolVersion())
 	}
+	if l := body.Installation.LLM; !was.Active(fsm.VersionServers) && len(l.Servers)+len(l.Profiles) > 0 {
+		return response.Response{}, fsm.NeedsVersion("setting llm's servers and profiles", fsm.VersionServers,
+			was.ProtocolVersion())
+	}
 	if _, err := c.Propose(body); err != nil {
 		return response.Response{}, err
 	}

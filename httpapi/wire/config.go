@@ -47,6 +47,9 @@ type ConfigLLM struct {
 	Models  []string      `json:"models"`
 	Prices  []ConfigPrice `json:"prices"`
 	Budgets ConfigBudgets `json:"budgets"`
+	// Servers and Profiles are left out where there are none.
+	Servers  []fsm.ModelServer  `json:"servers,omitempty"`
+	Profiles []fsm.ModelProfile `json:"profiles,omitempty"`
 }
 
 // ConfigPrice is a price in US dollars for a million tokens. What is null is Input.
@@ -107,7 +110,7 @@ func llmOf(l fsm.LLM) *ConfigLLM {
 		Hosts:   append([]string{}, l.HostList()...),
 		Models:  append([]string{}, l.Models...),
 		Prices:  make([]ConfigPrice, len(l.Prices)),
-		Budgets: ConfigBudgets(l.Budgets),
+		Budgets: ConfigBudgets(l.Budgets), Servers: l.Servers, Profiles: l.Profiles,
 	}
 	for i, p := range l.Prices {
 		c.Prices[i] = ConfigPrice(p)
@@ -155,7 +158,10 @@ func (c Config) Installation() (fsm.Installation, error) {
 }
 
 func (c *ConfigLLM) fsm() fsm.LLM {
-	l := fsm.LLM{Direct: !c.Gateway, Hosts: c.Hosts, Models: c.Models, Budgets: fsm.Budgets(c.Budgets)}
+	l := fsm.LLM{
+		Direct: !c.Gateway, Hosts: c.Hosts, Models: c.Models, Budgets: fsm.Budgets(c.Budgets),
+		Servers: c.Servers, Profiles: c.Profiles,
+	}
 	for _, p := range c.Prices {
 		l.Prices = append(l.Prices, fsm.Price(p))
 	}

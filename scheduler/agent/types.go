@@ -129,6 +129,20 @@ type LLM struct {
 	API string `json:"api,omitempty"`
 	// UsageID is the model's role; "agent" for the main one.
 	UsageID string `json:"usage_id"`
+	// ModelSettings are what the operator says of the model.
+	ModelSettings
+}
+
+// ModelSettings say how a model is called. What is nil the agent server finds out.
+type ModelSettings struct {
+	MaxInputTokens    *int64   `json:"max_input_tokens,omitempty"`
+	MaxOutputTokens   *int64   `json:"max_output_tokens,omitempty"`
+	Temperature       *float64 `json:"temperature,omitempty"`
+	Timeout           *int64   `json:"timeout,omitempty"`
+	NumRetries        *int64   `json:"num_retries,omitempty"`
+	Stream            *bool    `json:"stream,omitempty"`
+	DisableVision     *bool    `json:"disable_vision,omitempty"`
+	NativeToolCalling *bool    `json:"native_tool_calling,omitempty"`
 }
 
 // AgentContext is text added to the agent's prompt.

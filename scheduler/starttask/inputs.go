@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
@@ -31,6 +32,8 @@ type inputs struct {
 	custom    map[string]string
 	requested fsm.StartSecrets
 	project   project
+	// said is what the operator says of the model.
+	said agent.ModelSettings
 	// agent is the agent that the conversation gets, nil for the built-in one.
 	agent *acpAgent
 
@@ -48,6 +51,7 @@ func (r *Runner) inputs(ctx context.Context, v *fsm.View, t *fsm.StartTask, p *p
 	if in.settings == nil {
 		in.settings = &fsm.Settings{UserID: t.UserID, Values: fsm.SettingsValues{EnableDefaultCondenser: true}}
 	}
+	in.said = agent.ModelSettings(v.Installation().LLM.SettingsOf(in.model()))
 	r.step(ctx, t, "read secrets")
 	if err := r.read(ctx, in, v, p.sandbox); err != nil {
 		return nil, err

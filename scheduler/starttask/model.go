@@ -10,7 +10,10 @@ import (
 // llm returns what the sandbox gets to reach the model with. It is the one place that says so: every
 // member of a request that names a model for an agent takes it from here.
 func (in *inputs) llm() agent.LLM {
-	llm := agent.LLM{Model: in.model(), API: preset.APIOf(in.model(), in.endpoint().BaseURL).Named(), UsageID: "agent"}
+	llm := agent.LLM{
+		Model: in.model(), API: preset.APIOf(in.model(), in.endpoint().BaseURL).Named(), UsageID: "agent",
+		ModelSettings: in.said,
+	}
 	if in.gateway != "" {
 		llm.BaseURL, llm.APIKey = in.gateway, llmtoken.New(in.key, in.place.sandbox, in.task.ConversationID)
 		return llm

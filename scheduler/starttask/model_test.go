@@ -28,6 +28,7 @@ func (w *taskWorld) access(edit func(*Runner)) (*fsm.StartTask, agent.LLM) {
 				BaseURL string `json:"base_url"`
 				API     string `json:"api"`
 				UsageID string `json:"usage_id"`
+				agent.ModelSettings
 			} `json:"llm"`
 		} `json:"agent_settings"`
 	}
@@ -102,5 +103,23 @@ func TestStartTask_TheOwnersKeyIsHandedOverWhereThereIsNoGateway(t *testing.T) {
 				t.Errorf("the sandbox got %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// TestStartTask_SaysWhatTheOperatorSaysOfTheModel: the longest name that matches counts.
+func TestStartTask_SaysWhatTheOperatorSaysOfTheModel(t *testing.T) {
+	w := newTaskWorld(t)
+	w.must("", &fsm.ProtocolRaiseBody{Version: fsm.VersionServers})
+	window, cold := int64(32768), 0.0
+	w.must("", &fsm.InstallationConfigureBody{Installation: fsm.Installation{LLM: fsm.LLM{Profiles: []fsm.ModelProfile{
+		{Model: "*", ModelSettings: fsm.ModelSettings{Timeout: new(int64(9))}},
+		{Model: "m/*", ModelSettings: fsm.ModelSettings{
+			MaxInputTokens: &window, Temperature: &cold, DisableVision: new(true),
+		}},
+	}}}})
+	_, got := w.access(withAPI)
+	if got.MaxInputTokens == nil || *got.MaxInputTokens != window || *got.Temperature != 0 || !*got.DisableVision ||
+		got.Timeout != nil {
+		t.Errorf("%s: the sandbox got %+v", got.Model, got.ModelSettings)
 	}
 }

@@ -195,6 +195,12 @@ func busy() []Behaviour {
 				`{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`),
 		},
 		{
+			Name: "loads its model for minutes", Maker: "llama.cpp",
+			Source: "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+			Answer: status(9, http.StatusServiceUnavailable,
+				`{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}`),
+		},
+		{
 			Name: "limits the rate", Maker: "OpenAI", Source: FromMemory,
 			Answer: status(2, http.StatusTooManyRequests, `{"error":{"message":"Rate limit reached","type":"requests"}}`,
 				"Retry-After", "0"),

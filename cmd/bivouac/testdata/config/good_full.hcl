@@ -140,6 +140,12 @@ llm {
     { model = "gpt-5*", input = 1.25, output = 10, cached_input = 0.125, cache_write = 1.5 },
     { model = "*", input = 1, output = 2 },
   ]
+  servers = [
+    { host = "llm.example.org:8443", headers = { "X-Team" = "agents" }, slots = 4 },
+  ]
+  profiles = [
+    { model = "qwen*", max_input_tokens = 32768, temperature = 0.2, disable_vision = true },
+  ]
   budgets {
     per_task     = 5
     per_user_day = 50.5

@@ -107,6 +107,10 @@ type ConversationError struct {
 	Classification Classification `json:"classification"`
 }
 
+// KeyModelQueue is the key of a StateUpdate that is sent and not stored: the place of a request in the
+// queue for its model, from 1.
+const KeyModelQueue = "model_queue"
+
 // StateUpdate is a change of the conversation's state.
 type StateUpdate struct {
 	Head

@@ -77,6 +77,9 @@ type client struct {
 	profile  *profile
 	// firstDelay is the time before the first retry.
 	firstDelay time.Duration
+	// queued is called with the place, from 1, of a request that waits for a slot of its server; nil is
+	// told nothing.
+	queued func(place int)
 	// pause waits between two tries.
 	pause func(ctx context.Context, d time.Duration) error
 }
@@ -116,7 +119,7 @@ func (c *client) try(ctx context.Context, r outgoing, shown *display) (*answer, 
 	defer idle.Stop()
 	defer whole.Stop()
 
-	resp, err := c.send(within, r)
+	resp, err := c.send(c.signs(within, idle), r)
 	if err != nil {
 		if errors.Is(context.Cause(within), errTimeout) {
 			err = errTimeout

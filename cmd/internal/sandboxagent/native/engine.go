@@ -63,6 +63,7 @@ func New(setup engine.Setup, conv engine.Conversation) (*Engine, error) {
 	e := &Engine{conv: conv, log: log, transport: transport, setup: setup, hooks: configured}
 	e.life, e.stop = context.WithCancel(context.Background())
 	e.client = newClient(setup.Agent.LLM, transport)
+	e.client.queued = e.queued
 	return e, nil
 }
 
@@ -80,7 +81,7 @@ func (e *Engine) SwitchLLM(_ context.Context, llm engine.LLM) error {
 	delay := e.client.firstDelay
 	e.setup.Agent.LLM = llm
 	e.client = newClient(llm, e.transport)
-	e.client.firstDelay = delay
+	e.client.firstDelay, e.client.queued = delay, e.queued
 	return nil
 }
 

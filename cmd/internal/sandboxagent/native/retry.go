@@ -45,6 +45,7 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 		shown = &display{send: p.onDelta, withdraw: p.withdraw}
 	}
 	spent := &answer{}
+	var loading time.Duration
 	for {
 		a, failed := c.fitting(ctx, p, shown, spent)
 		if failed == nil {
@@ -57,6 +58,9 @@ func (c *client) ask(ctx context.Context, p prompt) (*answer, error) {
 		wait := delays.NextBackOff()
 		if failed.told {
 			wait = failed.wait
+		}
+		if loading += wait; failed.isLoading() && loading <= longestLoad {
+			retries++ // it costs nothing, and no other error says when to ask again
 		}
 		if !failed.retryable || retries == 0 || wait > longestRetryAfter {
 			shown.fail()

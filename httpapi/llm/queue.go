@@ -1,0 +1,188 @@
+package llm
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Bounds of a queue.
+const (
+	// maxQueue is how many requests wait for one server, userQueue how many of one user.
+	maxQueue, userQueue = 256, 16
+	// placeEvery is how often a request that waits is told its place.
+	placeEvery = 5 * time.Second
+	// headerPlace has the place of a request that waits: 1 is the next.
+	headerPlace = "X-Bivouac-Place"
+)
+
+// queue has the requests of this node for a server with a bounded number of slots. A slot that is
+// free goes to the user who has the fewest there, of those to the one whose turn was the longest ago,
+// and to that user's request that came first.
+type queue struct {
+	mu      sync.Mutex
+	slots   int
+	all     int
+	turns   turns
+	waiting []*waiter
+}
+
+// turns are the slots that users have, and when each had a turn: the count of turns by then.
+type turns struct {
+	used, had map[string]int
+	count     int
+}
+
+// waiter is a request that waits. granted is closed when it has its slot.
+type waiter struct {
+	user    string
+	granted chan struct{}
+}
+
+// queueOf returns the queue of a server.
+func (g *Gateway) queueOf(host string, slots int64) *queue {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q := g.queues[host]
+	if q == nil {
+		q = &queue{turns: turns{used: map[string]int{}, had: map[string]int{}}}
+		g.queues[host] = q
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.slots = int(slots)
+	q.grant()
+	return q
+}
+
+// enter waits for a slot. told is called with the place, at once and now and then. leave gives the
+// slot back.
+func (q *queue) enter(ctx context.Context, user string, told func(place int)) (leave func(), err error) {
+	w := &waiter{user: user, granted: make(chan struct{})}
+	if !q.join(w) {
+		return nil, errBusy("requests that wait for the model's server")
+	}
+	leave = sync.OnceFunc(func() { q.leave(w) })
+	ticker := time.NewTicker(placeEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-w.granted:
+			return leave, nil
+		default:
+			told(q.place(w))
+		}
+		select {
+		case <-w.granted:
+			return leave, nil
+		case <-ctx.Done():
+			leave()
+			return nil, ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// join adds a request, unless too many wait.
+func (q *queue) join(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	own := 0
+	for _, o := range q.waiting {
+		if o.user == w.user {
+			own++
+		}
+	}
+	if q.all >= q.slots && (len(q.waiting) >= maxQueue || own >= userQueue) {
+		return false
+	}
+	q.waiting = append(q.waiting, w)
+	q.grant()
+	return true
+}
+
+// leave ends a request, whether it has a slot or waits.
+func (q *queue) leave(w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.Index(q.waiting, w); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		return
+	}
+	q.all--
+	q.turns.used[w.user]--
+	q.grant()
+	q.forget()
+}
+
+// forget drops the users who have no request. The caller holds the mutex.
+func (q *queue) forget() {
+	for user, n := range q.turns.used {
+		if n == 0 && !slices.ContainsFunc(q.waiting, func(w *waiter) bool { return w.user == user }) {
+			delete(q.turns.used, user)
+			delete(q.turns.had, user)
+		}
+	}
+}
+
+// grant gives the free slots away. The caller holds the mutex.
+func (q *queue) grant() {
+	for q.all < q.slots && len(q.waiting) > 0 {
+		i := q.turns.take(q.waiting)
+		close(q.waiting[i].granted)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.all++
+	}
+}
+
+// take gives the next turn to one of those that wait, and returns which.
+func (t *turns) take(waiting []*waiter) int {
+	best := 0
+	for i, w := range waiting {
+		b := waiting[best]
+		if c := cmp.Compare(t.used[w.user], t.used[b.user]); c < 0 || c == 0 && t.had[w.user] < t.had[b.user] {
+			best = i
+		}
+	}
+	t.count++
+	t.used[waiting[best].user]++
+	t.had[waiting[best].user] = t.count
+	return best
+}
+
+// place is the number of w's turn, from 1, if no other request comes or ends; 0 if it had it.
+func (q *queue) place(w *waiter) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	waiting := slices.Clone(q.waiting)
+	t := turns{used: maps.Clone(q.turns.used), had: maps.Clone(q.turns.had), count: q.turns.count}
+	for n := 1; len(waiting) > 0; n++ {
+		i := t.take(waiting)
+		if waiting[i] == w {
+			return n
+		}
+		waiting = slices.Delete(waiting, i, i+1)
+	}
+	return 0
+}
+
+// slot waits for a slot of the request's server, where it has a bounded number. The place is told by
+// informational responses, which clients take for a sign of life or leave out.
+func (q *request) slot(ctx context.Context, w http.ResponseWriter) (leave func(), err error) {
+	s := serverAt(q.policy, q.target.URL)
+	if s == nil || s.Slots == 0 || !q.generates {
+		return func() {}, nil
+	}
+	q.gateway.metrics.waiting.Inc()
+	defer q.gateway.metrics.waiting.Dec()
+	return q.gateway.queueOf(s.Host, s.Slots).enter(ctx, q.row.UserID, func(place int) {
+		w.Header().Set(headerPlace, strconv.Itoa(place))
+		w.WriteHeader(http.StatusProcessing)
+		w.Header().Del(headerPlace)
+	})
+}

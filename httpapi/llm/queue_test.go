@@ -1,0 +1,86 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func newQueue(slots int) *queue {
+	g := &Gateway{queues: map[string]*queue{}}
+	return g.queueOf("x", int64(slots))
+}
+
+func has(w *waiter) bool {
+	select {
+	case <-w.granted:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestQueue_EachUserHasATurn: a user who asks for much does not hold another one up, and each is
+// served in the place that it was told.
+func TestQueue_EachUserHasATurn(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	var all []*waiter
+	for _, user := range []string{"ada", "ada", "ada", "ada", "bob", "bob", "eve"} {
+		w := &waiter{user: user, granted: make(chan struct{})}
+		if !q.join(w) {
+			t.Fatal("refused")
+		}
+		all = append(all, w)
+	}
+	var places, order []string
+	for _, w := range all {
+		places = append(places, fmt.Sprint(q.place(w)))
+	}
+	if got := strings.Join(places, " "); got != "0 3 5 6 1 4 2" {
+		t.Errorf("the places are %s", got)
+	}
+	for len(all) > 0 {
+		i := slices.IndexFunc(all, has)
+		if i < 0 || slices.ContainsFunc(all[i+1:], has) {
+			t.Fatalf("after %v there is not one slot in use", order)
+		}
+		order = append(order, all[i].user)
+		q.leave(all[i])
+		all = slices.Delete(all, i, i+1)
+	}
+	if got := strings.Join(order, " "); got != "ada bob eve ada bob ada ada" {
+		t.Errorf("served %s", got)
+	}
+	if q.all != 0 || len(q.turns.used)+len(q.turns.had)+len(q.waiting) != 0 {
+		t.Errorf("left %+v", q)
+	}
+}
+
+// TestQueue_IsBounded: a user has a part of it, and who gives up leaves.
+func TestQueue_IsBounded(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	for n := range userQueue + 1 {
+		if !q.join(&waiter{user: "ada", granted: make(chan struct{})}) {
+			t.Fatalf("request %d is refused", n)
+		}
+	}
+	told := 0
+	_, err := q.enter(t.Context(), "ada", func(int) { told++ })
+	var refused *refusal
+	if !errors.As(err, &refused) || refused.reason != reasonBusy || told != 0 {
+		t.Errorf("one more: %v, told %d times", err, told)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	place := 0
+	if _, err := q.enter(ctx, "bob", func(n int) { place = n; cancel() }); !errors.Is(err, context.Canceled) || place != 1 {
+		t.Errorf("who gives up at place %d: %v", place, err)
+	}
+	if len(q.waiting) != userQueue {
+		t.Errorf("%d wait", len(q.waiting))
+	}
+}
