@@ -30,6 +30,12 @@ const (
 	settleTime  = time.Second            // for one empty command after an interrupt
 	settleTries = 5
 	drainTime   = 500 * time.Millisecond // for the rest of the output of a shell that ended
+	askLook     = 100 * time.Millisecond // between two looks whether a program waits for input
+)
+
+// askLooks is how many looks in a row find that, without output between them.
+const (
+	askLooks = 3
 )
 
 // encodedLine is the length of a line of an encoded command. A terminal takes at most 4095 bytes.
@@ -215,15 +221,25 @@ const (
 	endedLong               // there was output for a long time
 	endedHard               // the caller's own limit
 	endedContext            // the context ended
+	endedAsks               // the program waits for input
 )
 
-// limits bound a wait. 0 is no limit.
-type limits struct{ silent, long, hard time.Duration }
+// limits bound a wait. 0 is no limit. With asks it ends when the program waits for input.
+type limits struct {
+	silent, long, hard time.Duration
+	asks               bool
+}
 
 // wait waits until the present command ends, or a limit is reached.
 func (s *shell) wait(ctx context.Context, l limits) end {
 	silent, long, hard := after(l.silent), after(l.long), after(l.hard)
-	for {
+	var look <-chan time.Time
+	if l.asks {
+		ticker := time.NewTicker(askLook)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	for asked := 0; ; {
 		if s.prompted() {
 			return endedPrompt
 		}
@@ -231,6 +247,14 @@ func (s *shell) wait(ctx context.Context, l limits) end {
 		case <-s.out.changed:
 			if l.silent > 0 {
 				silent = after(l.silent)
+			}
+			asked = 0
+		case <-look:
+			if asked++; !s.asks() {
+				asked = 0
+			}
+			if asked == askLooks {
+				return endedAsks
 			}
 		case <-s.exited:
 			select {

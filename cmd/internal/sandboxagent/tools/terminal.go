@@ -314,13 +314,15 @@ func (t *Terminal) input(ctx context.Context, a TerminalAction, key, note string
 	return t.wait(ctx, a, note)
 }
 
-// wait waits for the end of the command, or a limit, and reports.
+// wait waits for the end of the command, or a limit, and reports. After an input it also ends when the
+// program waits for more.
 func (t *Terminal) wait(ctx context.Context, a TerminalAction, note string) Observation {
 	s := t.shell
 	l := limits{silent: t.c.SoftTimeout, long: t.c.LongTimeout}
 	if a.Timeout != nil {
 		l = limits{hard: max(time.Millisecond, time.Duration(*a.Timeout*float64(time.Second)))}
 	}
+	l.asks = a.IsInput
 	why := s.wait(ctx, l)
 	switch why {
 	case endedPrompt:
@@ -329,11 +331,13 @@ func (t *Terminal) wait(ctx context.Context, a TerminalAction, note string) Obse
 	case endedShell:
 		return t.lost(a, note, "\n[The shell has ended, by the command or by a signal. "+
 			"The next command runs in a new shell; variables and the working directory are lost.]")
-	case endedSilent, endedLong:
+	case endedSilent, endedLong, endedAsks:
 		out := s.out.take(false)
 		m := t.metadata(stillRunning)
 		m.Prefix = note
-		if why == endedSilent {
+		if why == endedAsks {
+			m.Suffix = "\n[The program waits for input. " + howToGoOn + "]"
+		} else if why == endedSilent {
 			m.Suffix = fmt.Sprintf("\n[The command has no new output after %s seconds. %s]", seconds(t.c.SoftTimeout), howToGoOn)
 		} else {
 			m.Suffix = fmt.Sprintf("\n[The command is still running after %s seconds. %s]", seconds(t.c.LongTimeout), howToGoOn)
