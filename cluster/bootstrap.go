@@ -73,6 +73,8 @@ type helloResponse struct {
 	Commit uint64 `json:"commit,omitempty"`
 	// EventsMissing is how many bytes of events it lacks, negative for not known yet.
 	EventsMissing int64 `json:"events_missing,omitempty"`
+	// EventsFull: its disk has no room for events.
+	EventsFull bool `json:"events_full,omitempty"`
 	// Unfit: the node must not lead.
 	Unfit bool `json:"unfit,omitempty"`
 	// Life is the start of its process, zero until the start check has passed.

@@ -91,6 +91,10 @@ type Config struct {
 	// none.
 	OpenEvents func() (*eventstore.Store, error)
 
+	// Free is how many bytes the file system of DataDir has left, nil for what the machine says, and with
+	// NewWith for enough.
+	Free func() (uint64, error)
+
 	// Clock is the node's wall clock, time.Now when nil. Tests move it.
 	Clock func() time.Time
 	// Logger gets the node's and Raft's own messages. Nil discards them.

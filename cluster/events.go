@@ -299,10 +299,13 @@ func (n *Node) appendHere(
 		case err != nil:
 			return done, asError(err)
 		case len(fresh) == 0:
-			return done, nil
+			return done, nil // what is there needs no room
 		case body.At != NoPosition && body.At+first > at:
 			done.Gap = true
 			return done, nil
+		}
+		if refused := n.roomForEvents(); refused != nil {
+			return done, refused
 		}
 		next := *body
 		next.At, next.Events = at, fresh

@@ -254,6 +254,9 @@ func (f *filler) whole(row eventstore.Head) (whole bool, missing int64, err erro
 	return whole, max(missing, 1), err
 }
 
+// errNoRoom: this node's disk has no room for the events that it lacks.
+var errNoRoom = errors.New("its disk has no room for them (bivouac runbook disk)")
+
 // errDiffers: events that were fetched do not make the chain of the state.
 var errDiffers = errors.New("the events that members answer with are not those of the state")
 
@@ -292,6 +295,9 @@ func (f *filler) fill(ctx context.Context, chain eventstore.Head) error {
 		}
 		if failures >= len(members) {
 			return errors.Join(append(refused, errors.New("no member has the events of a conversation"))...)
+		}
+		if f.node.room.low.Load() {
+			return errNoRoom
 		}
 		from := members[turn%len(members)]
 		got, err := f.node.fetchEvents(ctx, from, eventsRequest{Key: chain.Key, From: at.Number})

@@ -38,6 +38,8 @@ type Member struct {
 	ClockError *int64 `json:"clock_error_ms,omitempty"`
 	// EventsMissing is how many bytes of events it lacks, negative for not known yet. It fetches them.
 	EventsMissing int64 `json:"events_missing,omitempty"`
+	// EventsFull: its disk has no room for events, so the cluster takes none.
+	EventsFull bool `json:"events_full,omitempty"`
 	// Report is missing from members with an older program.
 	Report *Report `json:"report,omitempty"`
 }
@@ -95,6 +97,7 @@ func (n *Node) ownHello(s Status) helloResponse {
 		Life:          n.records.PassedStart(),
 		Unfit:         n.MustNotLead() != nil,
 		EventsMissing: n.eventsMissing(),
+		EventsFull:    n.room.low.Load(),
 	}
 }
 
@@ -142,6 +145,6 @@ func complete(members []Member, answers []helloResponse, status Status) {
 		}
 		a := answers[i]
 		m.State, m.KnownVersion, m.AppliedIndex = a.State, a.Protocol, a.Applied
-		m.Lag, m.Report, m.EventsMissing = new(newest-a.Applied), a.Report, a.EventsMissing
+		m.Lag, m.Report, m.EventsMissing, m.EventsFull = new(newest-a.Applied), a.Report, a.EventsMissing, a.EventsFull
 	}
 }

@@ -98,6 +98,7 @@ type Node struct {
 	senders     *senders.Judge
 	eligibility eligibility
 	events      events
+	room        room
 	records     *records.Book
 	caughtUp    atomic.Bool
 	// challenging is set while the members decide about this node's start.
@@ -135,6 +136,9 @@ func New(cfg Config, store *fsm.Store) (*Node, error) {
 		cfg.OpenEvents = func() (*eventstore.Store, error) {
 			return eventstore.Open(filepath.Join(cfg.DataDir, EventsDir), eventstore.Options{Logger: cfg.Logger})
 		}
+	}
+	if cfg.Free == nil {
+		cfg.Free = func() (uint64, error) { return raftstore.Free(cfg.DataDir) }
 	}
 	n, err := NewWith(cfg, store, storage, port)
 	if err != nil {
@@ -260,6 +264,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.events.open != nil {
 		tasks.Go(func() { n.watchEvents(n.stopping) })
 		tasks.Go(func() { n.fillEvents(n.stopping) })
+		tasks.Go(func() { n.watchRoom(n.stopping) })
 	}
 	tasks.Go(func() { n.metrics.WatchDisk(n.stopping, &n.storage) })
 	n.watchRevoked(&tasks)

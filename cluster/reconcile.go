@@ -115,6 +115,7 @@ func (n *Node) reconcileOnce(
 	if ctx.Err() != nil {
 		return nil
 	}
+	n.noteRoom(servers, contacts)
 	if err := n.shareRecords(ctx, servers, contacts, sent); err != nil {
 		return err
 	}

@@ -37,6 +37,8 @@ const (
 	CodeOutcomeUnknown Code = "outcome_unknown"
 	// CodeSecretStore: Vault is sealed or the secret store can't be reached. Nothing was stored (503).
 	CodeSecretStore Code = "secret_store_unavailable"
+	// CodeNoRoom: a disk of the cluster has no room for what is optional. Nothing was done (503).
+	CodeNoRoom Code = "no_room"
 	// CodeScheduler: Nomad can't be reached or refused (503).
 	CodeScheduler Code = "scheduler_unavailable"
 	// CodeProtocol: the cluster's protocol version is too low for this (409).

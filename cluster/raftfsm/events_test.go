@@ -2,6 +2,8 @@ package raftfsm
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,4 +55,62 @@ func TestRaftFSM_Events_ASnapshotWaitsForThem(t *testing.T) {
 			t.Errorf("flush %v: %v, finished %v, the node %v", flush, err, sink.finished, m.Failure())
 		}
 	}
+}
+
+// TestRaftFSM_Events_AnErrorIsNoResult: a Write that fails stops the node. The command that wrote has no
+// result, nothing is applied after it, and no snapshot is taken.
+func TestRaftFSM_Events_AnErrorIsNoResult(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the disk is full")
+	m := New(conversing(t))
+	m.Events = failingEvents{onWrite: broken}
+	index := m.store.Index()
+	apply := func(body fsm.Body) any {
+		t.Helper()
+		data, err := fsm.NewCommand("x", time.Now(), "ada", body).EncodeBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		index++
+		return m.Apply(&raft.Log{Index: index, Term: 1, Data: data})
+	}
+	events := &fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb", Events: [][]byte{
+		fsm.AppendEvent(nil, fsm.EventHead{ID: "e1", Kind: "MessageEvent"}, []byte("text")),
+	}}
+	for _, body := range []fsm.Body{events, &fsm.ConversationUpdateBody{ID: "c1"}} {
+		if err, failed := apply(body).(error); !failed || !errors.Is(err, broken) {
+			t.Errorf("%s: %v", body.CommandType(), err)
+		}
+	}
+	if _, err := m.Snapshot(); !errors.Is(err, broken) || !errors.Is(m.Failure(), broken) {
+		t.Errorf("a snapshot: %v, the node %v", err, m.Failure())
+	}
+}
+
+// conversing is a store with a conversation.
+func conversing(t *testing.T) *fsm.Store {
+	t.Helper()
+	s := fsm.NewStore()
+	for i, step := range []struct {
+		user string
+		body fsm.Body
+	}{
+		{"", &fsm.TermOpenBody{Term: 1, Node: "a", ClusterID: "c"}},
+		{"", &fsm.ProtocolRaiseBody{Version: fsm.ProtocolVersion}},
+		{"", &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: strings.Repeat("0", 64), UserID: "ada"}},
+		{"", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "py", Template: fsm.Template{
+			Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/workspace/project", CPU: 1, Memory: 1,
+			Ports: map[string]int{fsm.PortAgentServer: 8000}, NetworkMode: "bridge", VolumePath: "/workspace",
+		}}}}},
+		{"ada", &fsm.StartTaskCreateBody{ID: "t", ConversationID: "c1"}},
+		{"", &fsm.StartTaskBindBody{ID: "t", SandboxID: "sb", Create: &fsm.SandboxCreateBody{
+			ID: "sb", KeyRef: fsm.SecretRef{Path: "sandboxes/sb/session", Version: 1}, KeyHash: strings.Repeat("1", 64),
+		}}},
+		{"", &fsm.StartTaskFinishBody{ID: "t", Conversation: fsm.Conversation{ID: "c1", AgentKind: "openhands"}}},
+	} {
+		if _, err := s.Apply(uint64(i+1), fsm.NewCommand(fmt.Sprint(i), time.Now(), step.user, step.body)); err != nil {
+			t.Fatalf("%s: %v", step.body.CommandType(), err)
+		}
+	}
+	return s
 }

@@ -125,6 +125,10 @@ func judgeMember(m cluster.Member, wrong, notice *said) {
 	case m.EventsMissing < 0:
 		notice.add(m.Name, "does not know yet whether it lacks events")
 	}
+	if m.EventsFull {
+		wrong.add(m.Name, "its disk has no room for events: all events are refused until it has %s (bivouac runbook disk)",
+			sizeText(cluster.EventsRoom))
+	}
 	judgeClock(m, wrong, notice)
 	r := m.Report
 	if r == nil {

@@ -127,6 +127,8 @@ func TestStatus_SaysWhatIsWrong(t *testing.T) {
 			"",
 		},
 		{"events", func(s *clusterStatus) { s.Members[1].EventsMissing = 3 << 20 }, "n2: lacks 3 MiB of events", ""},
+		{"no room for events", func(s *clusterStatus) { s.Members[1].EventsFull = true },
+			"n2: its disk has no room for events: all events are refused until it has 384 MiB", ""},
 		{"events after a start", func(s *clusterStatus) { s.Members[1].EventsMissing = -1 }, "",
 			"n2: does not know yet whether it lacks events"},
 		{"lag", func(s *clusterStatus) { s.Members[1].Lag = new(uint64(5001)) }, "n2: lags 5001 log entries", ""},

@@ -163,6 +163,9 @@ func rowOf(code fsm.Code) row {
 			"The secret store is unavailable; nothing was stored. Try again later.",
 			5 * soon,
 		}
+	case fsm.CodeNoRoom:
+		return row{http.StatusServiceUnavailable, "The cluster has no room for this; nothing was done. Try again later.",
+			10 * soon}
 	case fsm.CodeScheduler:
 		return row{http.StatusServiceUnavailable, "The scheduler is unavailable. Try again later.", 5 * soon}
 	case fsm.CodeShuttingDown:
