@@ -78,6 +78,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		}
 	}
 	limit := s.live.Load().MaxBodyBytes
+	limit = max(limit, found.most)
 	if found.access == signIn {
 		limit = min(limit, limits.FreeBytes) // anyone may send it
 	}

@@ -10,6 +10,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/eventin"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
 )
@@ -26,9 +27,9 @@ const (
 func eventKinds() []string {
 	return []string{
 		"ServerErrorEvent", "ACPToolCallEvent", "Condensation", "CondensationRequest", "CondensationSummaryEvent",
-		"ConversationErrorEvent", kindStateUpdate, "HookExecutionEvent", "LLMCompletionLogEvent", "ActionEvent",
+		"ConversationErrorEvent", eventin.KindStateUpdate, "HookExecutionEvent", "LLMCompletionLogEvent", "ActionEvent",
 		"MessageEvent", "AgentErrorEvent", "ObservationEvent", "UserRejectObservation", "SystemPromptEvent",
-		kindDelta, "TokenEvent", "InterruptEvent", "PauseEvent",
+		eventin.KindDelta, "TokenEvent", "InterruptEvent", "PauseEvent",
 	}
 }
 
@@ -212,7 +213,7 @@ func (s *Server) countEvents(c *call, of eventsOf) (response.Response, error) {
 
 // oneEvent answers with one event.
 func (s *Server) oneEvent(c *call, of eventsOf) (response.Response, error) {
-	id := comparedID(c.Params.ByName("event_id"))
+	id := eventin.ComparedID(c.Params.ByName("event_id"))
 	v, row, err := of(c)
 	if err != nil {
 		return response.Response{}, err
@@ -251,7 +252,7 @@ func (s *Server) batchEvents(c *call, of eventsOf) (response.Response, error) {
 	}
 	ids := make([]string, len(sent))
 	for i, text := range sent {
-		ids[i] = comparedID(text)
+		ids[i] = eventin.ComparedID(text)
 	}
 	found, err := s.cfg.Events.FindEvents(c.Ctx(), *row.Events, ids)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/eventin"
 )
 
 // sending is a sandbox of alice that sends events of its conversation.
@@ -86,7 +87,7 @@ func TestEvents_InAndOut(t *testing.T) {
 	three := sentAs("c", "MessageEvent", "three", 3)
 	s.post(s.key, s.talk, "", one).want(t, 200).is(t, `{"success":true}`)
 	s.post(s.key, decode.Dashed(s.talk), "", one, two,
-		sentAs("x", kindDelta, "piece", 2),
+		sentAs("x", eventin.KindDelta, "piece", 2),
 		`{"id":"y","kind":"ConversationStateUpdateEvent","key":"full_state"}`).want(t, 200)
 	s.post(s.key, s.talk, "5", three).want(t, 409)
 	if res := s.post(s.key, s.talk, "5", three); res.header.Get(headerPosition) != "2" {
@@ -199,6 +200,19 @@ func TestEvents_PagesEndAt4MiB(t *testing.T) {
 	}
 	if got != "01234" || token != "&page_id=" {
 		t.Errorf("the pages have %q, and then %q", got, token)
+	}
+}
+
+// TestEvents_AreCut: an event of 6 MiB is kept as it is, and one of 7 with its text cut.
+func TestEvents_AreCut(t *testing.T) {
+	s := newSending(t)
+	whole := sentAs("a", "MessageEvent", strings.Repeat("x", 6<<20-300), 1)
+	s.post(s.key, s.talk, "", whole).want(t, 200)
+	s.post(s.key, s.talk, "", sentAs("b", "MessageEvent", strings.Repeat("y", 7<<20), 2)).want(t, 200)
+	s.get(s.alice, s.talk, "?id=a").want(t, 200).is(t, `[`+whole+`]`)
+	got := string(s.get(s.alice, s.talk, "?id=b").want(t, 200).body)
+	if !strings.Contains(got, fmt.Sprintf("[cut: %d of %d bytes are kept]", 1<<20, 7<<20)) {
+		t.Errorf("%d bytes: %.200s", len(got), got)
 	}
 }
 

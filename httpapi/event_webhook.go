@@ -6,11 +6,10 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/google/uuid"
-
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/eventcut"
+	"bivouac.dev/bivouac/httpapi/eventin"
 	"bivouac.dev/bivouac/httpapi/eventseal"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -22,22 +21,9 @@ import (
 // many events the conversation has; after a 409 the sender goes on from there.
 const headerPosition = "X-Event-Position"
 
-// What of an agent server's events is not kept: pieces of texts that come again as a whole, and states
-// that are made of the others.
-const (
-	kindDelta       = "StreamingDeltaEvent"
-	kindStateUpdate = "ConversationStateUpdateEvent"
-	keyFullState    = "full_state"
-)
-
-// appendBytes bounds the events of one command, beside its last one.
-const appendBytes = 1 << 20
-
-// sentEvent is an event as an agent server sends it.
-type sentEvent struct {
-	head fsm.EventHead
-	text json.RawMessage
-}
+// mostOfEvents bounds the events of one call: the largest event that is kept has room, and larger ones are
+// cut.
+const mostOfEvents = eventcut.MaxEvent + 2<<20
 
 // handleWebhookEvents handles POST /api/v1/webhooks/events/{conversation_id}: an agent server sends
 // events (API.md, "Webhooks from sandboxes"). 200 means that they are kept.
@@ -68,35 +54,25 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	if err != nil {
 		return response.Response{}, err
 	}
-	for len(events) > 0 {
-		n, size := 0, 0
-		body := &fsm.EventsAppendBody{ConversationID: row.ID, SandboxID: sandbox.ID, At: position}
-		for n < len(events) && n < fsm.MaxAppendedEvents && (n == 0 || size+len(events[n].text) <= appendBytes) {
-			body.Events = append(body.Events, key.Seal(row.ID, events[n].head, events[n].text))
-			size += len(events[n].text)
-			n++
-		}
-		cmd := fsm.NewCommand(uuid.NewString(), c.Now, sandbox.UserID, body)
-		cmd.Credential = fsm.Credential{SandboxID: sandbox.ID, KeyHash: sandbox.KeyHash}
-		done, err := s.cfg.Events.AppendEvents(c.Ctx(), cmd)
-		if err != nil {
-			return response.Response{}, response.NotFoundAs(err, "Conversation not found")
-		}
-		c.Writer.Header().Set(headerPosition, strconv.FormatUint(done.Number, 10))
-		if done.Gap {
-			return response.Response{}, response.Error(http.StatusConflict, fmt.Sprintf(
-				"Events are missing before these: the conversation has %d, send what follows them.", done.Number))
-		}
-		if events = events[n:]; position != cluster.NoPosition {
-			position += uint64(n)
-		}
+	to := eventin.Place{
+		UserID: sandbox.UserID, ConversationID: row.ID, SandboxID: sandbox.ID,
+		Credential: fsm.Credential{SandboxID: sandbox.ID, KeyHash: sandbox.KeyHash},
+	}
+	done, err := eventin.Append(c.Ctx(), s.cfg.Events, key, c.Now, to, events, position)
+	if err != nil {
+		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
+	}
+	c.Writer.Header().Set(headerPosition, strconv.FormatUint(done.Number, 10))
+	if done.Gap {
+		return response.Response{}, response.Error(http.StatusConflict, fmt.Sprintf(
+			"Events are missing before these: the conversation has %d, send what follows them.", done.Number))
 	}
 	return response.OK(wire.Success{Success: true})
 }
 
 // sentEvents reads the events of the body that are kept, and where the first of them stands.
-func (c *call) sentEvents() (events []sentEvent, position uint64, err error) {
-	refuse := func(format string, args ...any) ([]sentEvent, uint64, error) {
+func (c *call) sentEvents() (events []eventin.Event, position uint64, err error) {
+	refuse := func(format string, args ...any) ([]eventin.Event, uint64, error) {
 		return nil, 0, response.Error(http.StatusUnprocessableEntity, fmt.Sprintf(format, args...))
 	}
 	position = cluster.NoPosition
@@ -109,39 +85,10 @@ func (c *call) sentEvents() (events []sentEvent, position uint64, err error) {
 	if err := json.Unmarshal(c.Body, &list); err != nil {
 		return refuse("The body is no array of events")
 	}
-	ids := map[string]bool{}
-	for i, text := range list {
-		var e struct {
-			ID        string `json:"id"`
-			Kind      string `json:"kind"`
-			Source    string `json:"source"`
-			Timestamp string `json:"timestamp"`
-			Key       string `json:"key"`
-		}
-		if err := json.Unmarshal(text, &e); err != nil || e.ID == "" {
-			return refuse("Event %d is no object with an id", i)
-		}
-		if e.Kind == kindDelta || e.Kind == kindStateUpdate && e.Key == keyFullState {
-			continue
-		}
-		head := fsm.EventHead{ID: comparedID(e.ID), Kind: e.Kind, Source: e.Source, Timestamp: e.Timestamp}
-		if max(len(head.ID), len(head.Kind), len(head.Source), len(head.Timestamp)) > fsm.MaxEventHead {
-			return refuse("The id, kind, source or timestamp of event %d is too long", i)
-		}
-		if !ids[head.ID] {
-			events = append(events, sentEvent{head, text})
-		}
-		ids[head.ID] = true
+	if events, err = eventin.Read(list); err != nil {
+		return refuse("%v", err)
 	}
 	return events, position, nil
-}
-
-// comparedID is an event's id as it is compared: with or without dashes it is the same.
-func comparedID(text string) string {
-	if hex, fine := decode.ParseUUID(text); fine {
-		return hex
-	}
-	return text
 }
 
 // eventKey returns the key of the events of the caller's user, and makes the first one.

@@ -50,6 +50,8 @@ type route struct {
 	upload bool
 	// fallback routes have what no other route of their pattern has: "/x/:id" beside "/x/search".
 	fallback bool
+	// most is how many bytes a body may have at least, whatever MaxBodyBytes says.
+	most int64
 	// serve replaces handle for routes that do not return JSON.
 	serve func(*Server, http.ResponseWriter, *http.Request)
 }

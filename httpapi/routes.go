@@ -207,7 +207,7 @@ func agentServerRoutes() []route {
 		{name: "webhook.conversation", method: post, path: pathWebhooks + "/conversations", access: sandboxKey,
 			handle: (*Server).handleWebhookConversation},
 		{name: "webhook.events", method: post, path: pathWebhooks + "/events/:conversation_id", access: sandboxKey,
-			handle: (*Server).handleWebhookEvents},
+			most: mostOfEvents, handle: (*Server).handleWebhookEvents},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/httpapi/eventcut"
 )
 
 // eventEntry is an event's index entry in memory; the event itself is on disk.
@@ -168,7 +169,7 @@ func (l *eventLog) body(e eventEntry) (json.RawMessage, error) {
 }
 
 // tail reads events from a position on, the last one if it is negative: at most about so many bytes, at
-// least one event if there is one.
+// least one event if there is one. Texts that are too large to be kept are cut.
 func (l *eventLog) tail(from, bytes int) (texts []json.RawMessage, first int, err error) {
 	if from < 0 {
 		from = max(len(l.entries)-1, 0)
@@ -183,7 +184,7 @@ func (l *eventLog) tail(from, bytes int) (texts []json.RawMessage, first int, er
 		if err != nil {
 			return nil, first, err
 		}
-		texts = append(texts, b)
+		texts = append(texts, eventcut.Cut(b))
 	}
 	return texts, first, nil
 }
