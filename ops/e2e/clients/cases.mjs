@@ -240,7 +240,9 @@ export function conversationCases(w) {
       fork = (await agent.forkConversation(own)).id
       assert.notEqual(fork, own)
     },
-    startGoal: async () => { await agent.startGoal(own, { objective: 'greet' }) },
+    startGoal: async () => {
+      assert.equal((await agent.startGoal(own, { objective: 'greet', max_iterations: 100000 })).success, true)
+    },
     stopGoal: async () => assert.equal((await agent.stopGoal(own)).success, true),
     resumeGoal: async () => { await agent.resumeGoal(own) },
     updateConversation: async () => { await agent.updateConversation(own, { title: 'Another talk' }) },

@@ -128,6 +128,19 @@ type Asker interface {
 	Ask(ctx context.Context, question string) (string, error)
 }
 
+// Verdict is what a judge says of a goal.
+type Verdict struct {
+	// Score is the probability that all of it is reached.
+	Score    float64 `json:"score"`
+	Complete bool    `json:"complete"`
+	Missing  string  `json:"missing"`
+}
+
+// Judge judges by the history whether an objective is reached. No step runs meanwhile.
+type Judge interface {
+	Judge(ctx context.Context, objective string) (Verdict, error)
+}
+
 // Titler makes a title of at most 50 characters of a conversation's first message.
 type Titler interface {
 	Title(ctx context.Context, message string) (string, error)

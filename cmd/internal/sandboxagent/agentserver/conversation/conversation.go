@@ -106,6 +106,8 @@ type Conversation struct {
 	subs  map[*Subscription]struct{}
 	// run is the present run, nil without one.
 	run *run
+	// goal is the goal that the agent pursues, nil without one.
+	goal *goal
 	// former is a conversation of the server's last process until its events are read; resumes says
 	// that a run may go on by itself; goesOn is a run that does, until it is launched.
 	former, resumes, goesOn bool

@@ -14,6 +14,9 @@ const interruptTime = 5 * time.Second
 // Pause ends a run after its present step. An idle conversation becomes paused. One that resumes
 // goes on by itself after the server's next start: then nobody asked for it to be still.
 func (s *Service) Pause(c *Conversation, resumes bool) error {
+	if !resumes {
+		c.StopGoal()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, err := c.events()
@@ -53,6 +56,9 @@ func (c *Conversation) noteStop(resumes bool) error {
 // Interrupt breaks off a run and waits a while for its end. Without a run it is a pause. resumes is as
 // that of Pause.
 func (s *Service) Interrupt(ctx context.Context, c *Conversation, resumes bool) error {
+	if !resumes {
+		c.StopGoal()
+	}
 	c.mu.Lock()
 	r := c.run
 	var err error

@@ -38,6 +38,9 @@ const (
 func (c *Conversation) restarted() error {
 	former, status := c.former, c.log.status()
 	c.former = false
+	if former {
+		_ = c.conclude(c.interruptedGoal()...) // on a full disk it counts, and is stored with the next events
+	}
 	drained := former && status == engine.StatusPaused && c.meta.AfterRestart == afterRestartRun
 	if c.goesOn || status != engine.StatusRunning && !drained {
 		return nil

@@ -284,6 +284,13 @@ func (s *Service) askRun(c *Conversation, message string) error {
 // Message stores a message of a client. If it says so, it asks for a run. A message whose id is stored
 // is not stored again; it runs if no run has begun since.
 func (s *Service) Message(c *Conversation, sent agent.Message) error {
+	if stored, _, err := c.has(sent.ID); err == nil && !stored {
+		c.StopGoal() // its user has something else in mind
+	}
+	return s.message(c, sent)
+}
+
+func (s *Service) message(c *Conversation, sent agent.Message) error {
 	m, run := messageEvent(sent), sent.Run
 	m.ID = sent.ID
 	c.control.Lock()
@@ -391,6 +398,7 @@ func (s *Service) Respond(c *Conversation, accept bool, reason string) error {
 
 // Delete ends a conversation's run and engine and removes it. The workspace's files stay.
 func (s *Service) Delete(c *Conversation) error {
+	c.StopGoal()
 	// A run that ends may have begun the next one.
 	for r := c.inProgress(); r != nil; r = c.inProgress() {
 		r.cancel(errInterrupted)

@@ -265,7 +265,7 @@ func (st *store) running() bool {
 	st.mu.RUnlock()
 	for _, c := range list {
 		c.mu.Lock()
-		at := c.run != nil && (c.run.condenses || c.log == nil || c.log.status() == engine.StatusRunning)
+		at := c.goal != nil || c.run != nil && (c.run.condenses || c.log == nil || c.log.status() == engine.StatusRunning)
 		c.mu.Unlock()
 		if at {
 			return true

@@ -83,17 +83,3 @@ func (a *API) Unsupported(member string, status int, why string) http.HandlerFun
 		}
 	}
 }
-
-// HandleGoalStop handles POST /api/conversations/{id}/goal/stop: no goal runs.
-func (a *API) HandleGoalStop(w http.ResponseWriter, r *http.Request) {
-	if a.find(w, r) != nil {
-		wire.WriteJSON(w, http.StatusOK, wire.Success{Success: true})
-	}
-}
-
-// HandleGoalResume handles POST /api/conversations/{id}/goal/resume, which is refused.
-func (a *API) HandleGoalResume(w http.ResponseWriter, r *http.Request) {
-	if a.find(w, r) != nil {
-		wire.WriteDetail(w, http.StatusBadRequest, "There is no goal to resume: this server runs none")
-	}
-}
