@@ -89,6 +89,10 @@ $(LINT):
 # The tests and the drills run the programs that build made, instead of linking them again.
 tests tests-early e2e drills: export BIVOUAC_TEST_PROGRAMS := $(CURDIR)/$(BIN)
 
+# A process with the race detector sleeps a second when it ends, to see what still runs then. Here it
+# is 10 ms: the tests end hundreds of processes. `make large` and `make e2e RACE=1` keep the second.
+tests tests-early: export GORACE := atexit_sleep_ms=10 $(GORACE)
+
 .PHONY: test
 test: check tests module-tests ## check, then all tests but the drills
 

@@ -10,13 +10,15 @@ import (
 	"bivouac.dev/bivouac/scheduler/fault"
 )
 
-// lookDormant reports whether the server waits for its key. Members of warm pools do, and claimed
+// mayBeDormant reports whether the server may wait for its key. Members of warm pools do, and claimed
 // ones do again when their process restarts in place. A sandbox that was started cold is not
 // asked, nor one that answered before that it is not deferred.
+func (p *prober) mayBeDormant(res *ProbeResult) bool {
+	return p.sb.Pool != "" && (!res.Proven || res.Deferred)
+}
+
+// lookDormant reports whether the server waits for its key.
 func (p *prober) lookDormant(ctx context.Context, res *ProbeResult) (bool, *Failure) {
-	if p.sb.Pool == "" || res.Proven && !res.Deferred {
-		return false, nil
-	}
 	state, err := p.l.s.agents.InitState(ctx, p.url)
 	switch {
 	case errors.Is(err, agent.ErrNotDeferred):

@@ -32,13 +32,14 @@ func TestCost(t *testing.T) {
 // cost measures beside n sandboxes of which each nth runs.
 func cost(t *testing.T, n, nth int) {
 	before := heap()
-	c := &free{Nomad: nomadtest.NewNomad(t, nomadtest.Options{}, nomadtest.NewSecrets(), nil), nth: nth}
+	secrets := nomadtest.NewSecrets()
+	c := &free{Nomad: nomadtest.NewNomad(t, nomadtest.Options{}, secrets, nil), secrets: secrets, nth: nth}
 	cluster := nomadtest.NewCluster(clusterID)
 	c.fill(cluster, n)
 	rows := heap()
 	cfg := scheduler.DefaultConfig()
 	cfg.Installation.Policy = fsm.Policy{IdleTimeout: 2 * time.Hour, DeletePausedAfter: 90 * 24 * time.Hour}
-	s, err := scheduler.New(cfg, cluster.Store, cluster, c, c, nomadtest.NewSecrets())
+	s, err := scheduler.New(cfg, cluster.Store, cluster, c, c, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,9 @@ func settle() {
 // free is a backend, and agent servers, whose calls cost nothing.
 type free struct {
 	*nomadtest.Nomad
-	list []scheduler.Observed
+	// secrets has the keys of those that run: one whose key can't be read is probed more often.
+	secrets *nomadtest.Secrets
+	list    []scheduler.Observed
 	// nth: each nth sandbox runs. lists counts the listings.
 	nth   int
 	lists atomic.Int64
@@ -120,6 +123,7 @@ func (c *free) fill(cluster *nomadtest.Cluster, n int) {
 			Home: fmt.Sprintf("client-%d", i%1000),
 		}
 		if i%c.nth == 0 {
+			_, _ = c.secrets.Write(context.Background(), fsm.SandboxKeyPath(id), map[string]string{fsm.MemberKey: id})
 			o.Live, o.LiveOn, o.Up = 1, o.Home, true
 			o.Placement = &fsm.Placement{
 				AllocID: "alloc-" + id, NodeID: o.Home, Address: fmt.Sprintf("10.0.%d.%d", i/10%1000/256, i/10%1000%256),

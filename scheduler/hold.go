@@ -107,9 +107,11 @@ func (l *loop) vanished(before *fsm.View, jobs []Observed, seq uint64) func(v *f
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	explained := map[string]bool{}
+	explained := map[string]bool{} // of those that are gone
 	for id, t := range l.tracks {
-		explained[id] = t.seq > seq || l.known && !t.observed.Exists
+		if !there[id] && (t.seq > seq || l.known && !t.observed.Exists) {
+			explained[id] = true
+		}
 	}
 	// A sandbox that stopped answering since is an ERROR with a placement, and counts too.
 	runs := func(sb *fsm.Sandbox) bool {

@@ -202,7 +202,9 @@ func (p *prober) once(ctx context.Context, res *ProbeResult, hurry time.Duration
 	res.Answering = true
 	var dormant bool
 	var f *Failure
-	p.turn.within(ctx, probeHurry, func(ctx context.Context) { dormant, f = p.lookDormant(ctx, res) })
+	if p.mayBeDormant(res) {
+		p.turn.within(ctx, probeHurry, func(ctx context.Context) { dormant, f = p.lookDormant(ctx, res) })
+	}
 	switch {
 	case f != nil:
 		res.Proven = false

@@ -215,7 +215,8 @@ func (l *loop) noteOrphan(ctx context.Context, o Observed, note fsm.Orphan) erro
 // forgetOrphans drops the records of orphans that a listing no longer shows.
 func (l *loop) forgetOrphans(ctx context.Context, jobs []Observed) error {
 	v := l.s.store.View()
-	if v.Hold() != nil || !l.backend.mayRemove() {
+	orphans := v.Orphans()
+	if len(orphans) == 0 || v.Hold() != nil || !l.backend.mayRemove() {
 		return nil
 	}
 	job, exists := map[string]bool{}, map[string]bool{}
@@ -224,7 +225,7 @@ func (l *loop) forgetOrphans(ctx context.Context, jobs []Observed) error {
 		exists[o.SandboxID] = o.Exists || o.Workspace
 	}
 	gone := map[string][]string{}
-	for _, r := range v.Orphans() {
+	for _, r := range orphans {
 		if r.Kind == fsm.OrphanJob && !job[r.Sandbox] || r.Kind == fsm.OrphanWorkspace && !exists[r.Sandbox] {
 			gone[r.Kind] = append(gone[r.Kind], r.Sandbox)
 		}
