@@ -1,6 +1,6 @@
 // Command bivouac is the whole program: a node of the control plane (`bivouac server`), the
 // embedded development cluster (`bivouac dev`), the operator's commands (status, keys, specs, users,
-// tls, operator), and those of users (login, run, conversations, sandboxes).
+// tls, operator), and those of users (login, run, conversations, sandboxes, models).
 //
 // It handles flags, environment variables, configuration files and signals. Only it imports
 // every other package and connects them: the secret store to httpapi and scheduler, the cluster

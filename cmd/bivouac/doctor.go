@@ -43,7 +43,8 @@ to Vault once and revokes the token.
 
 With an operator's key it asks a node (by default the file's own) for the cluster:
 who answers, clocks, disks and certificates of all nodes, and where their files and
-this one differ from what is in force. Without --config it does only that.`,
+this one differ from what is in force, and asks each server of llm { servers } from
+this machine, without a key. Without --config it does only that.`,
 		Example: `  bivouac operator doctor --config /etc/bivouac/node.hcl
   bivouac operator doctor --json --address https://n2.example.org:8440`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -135,6 +136,9 @@ func diagnose(
 		i.add(checkFail, "cluster", "%s; ask another node with --address, or trust its CA with --ca-file", theirs.err)
 	default:
 		i.cluster(theirs)
+		if theirs.config != nil {
+			i.found = append(i.found, examineModels(ctx, theirs.config.LLM.Servers)...)
+		}
 		if cfg != nil {
 			i.ownFile(*cfg, theirs)
 		}

@@ -72,7 +72,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "bivouac run" has more.`,
 	})
 	root.AddCommand(p.devCommand(), p.serverCommand(), p.statusCommand(), p.configCommand(), p.keysCommand(),
 		p.specsCommand(), p.usersCommand(), p.sandboxesCommand(), p.conversationsCommand(), p.runCommand(),
-		p.loginCommand(), p.logoutCommand(), p.uiCommand(),
+		p.loginCommand(), p.logoutCommand(), p.uiCommand(), p.modelsCommand(),
 		p.tlsCommand(), p.operatorCommand(), p.runbookCommand(), p.monitorCommand(), p.completionCommand(),
 		p.versionCommand(),
 		p.sandboxAgentCommand())
