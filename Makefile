@@ -142,6 +142,10 @@ LARGE := TestCluster_Chaos_|TestCluster_Forms_WhateverTheStartOrder|TestNode_Rea
 large: ## the large forms of tests with random histories or crowds, of which make test runs small ones
 	BIVOUAC_DRILL=long $(GO) test -race -timeout 30m -p 1 -run '$(LARGE)' ./cluster ./cluster/peernet ./scheduler ./cmd/internal/sandboxagent/tools
 
+.PHONY: suite
+suite: agents ## the twenty tasks with a model's mistakes for each agent, and a step's overhead up to 10,000 events
+	BIVOUAC_DRILL=long $(GO) test -count=1 -v -timeout 3h -run 'TestSuite' ./cmd/internal/sandboxagent/agentserver
+
 .PHONY: golden
 golden: ## rewrite golden files; read the diff as you read code
 	$(GO) test ./fsm -run TestScripts -rewrite
