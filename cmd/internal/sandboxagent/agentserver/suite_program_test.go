@@ -83,7 +83,8 @@ func hasPicture(body []byte) bool {
 }
 
 // failed finds an error in the result of an edit, in the words of the agents.
-var failed = regexp.MustCompile(`(?i)error|fail|not found|no replacement|did not|valid JSON|invalid|unexpected|unknown|could not|cut`)
+var failed = regexp.MustCompile(
+	`(?i)error|fail|not found|no replacement|did not|valid JSON|invalid|unexpected|unknown|could not|cut`)
 
 // step is the next of many calls that do little.
 func (p *intender) step(r modeltest.Request) modeltest.Answer {
@@ -166,7 +167,9 @@ func (p *intender) does(r modeltest.Request, intention, mistake string) modeltes
 	case prose:
 		return modeltest.Text("I will now make the change.")
 	case rateLimit:
-		return modeltest.Answer{Calls: []modeltest.Call{c}, Fault: &modeltest.Fault{Kind: modeltest.RateLimit, RetryAfterS: 1}}
+		return modeltest.Answer{
+			Calls: []modeltest.Call{c}, Fault: &modeltest.Fault{Kind: modeltest.RateLimit, RetryAfterS: 1},
+		}
 	}
 	return modeltest.Calls(c)
 }
