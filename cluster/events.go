@@ -293,7 +293,7 @@ func (n *Node) appendHere(
 			return AppendedEvents{}, &fsm.Error{Code: fsm.CodeNoLeader, RetryAfter: retryAfter,
 				Message: "this node does not lead; nothing was done"}
 		}
-		fresh, first, at, err := n.freshEvents(cmd.UserID, body)
+		fresh, first, last, at, err := n.freshEvents(cmd.UserID, body)
 		done := AppendedEvents{Number: at}
 		switch {
 		case err != nil:
@@ -309,6 +309,9 @@ func (n *Node) appendHere(
 		}
 		next := *body
 		next.At, next.Events = at, fresh
+		if body.At != NoPosition && body.At+last+1 < at+uint64(len(fresh)) {
+			next.Facts = fsm.EventFacts{} // they are old ones that were missing
+		}
 		again := cmd
 		again.ID, again.Body = uuid.NewString(), &next
 		_, refused := n.proposeOwn(ctx, again)
@@ -322,21 +325,21 @@ func (n *Node) appendHere(
 	}
 }
 
-// freshEvents returns the events whose ids the conversation does not have, where the first of them stands
-// among all, and the conversation's number of events.
+// freshEvents returns the events whose ids the conversation does not have, where the first and the last of
+// them stand among all, and the conversation's number of events.
 func (n *Node) freshEvents(
 	userID string, body *fsm.EventsAppendBody,
-) (fresh [][]byte, first, at uint64, err error) {
+) (fresh [][]byte, first, last, at uint64, err error) {
 	v := n.store.View()
 	if c := v.Conversation(userID, body.ConversationID); c == nil || c.SandboxID != body.SandboxID {
-		return nil, 0, 0, fsm.Errorf(fsm.CodeNotFound, "Conversation not found")
+		return nil, 0, 0, 0, fsm.Errorf(fsm.CodeNotFound, "Conversation not found")
 	}
 	if v.EventChain(userID, body.ConversationID) == nil {
-		return body.Events, 0, 0, nil
+		return body.Events, 0, uint64(len(body.Events) - 1), 0, nil
 	}
 	s, err := n.events.get()
 	if err != nil {
-		return nil, 0, 0, err
+		return nil, 0, 0, 0, err
 	}
 	// Together: a view may have an event that the store gets in this moment.
 	var chain *fsm.EventChain
@@ -349,11 +352,11 @@ func (n *Node) freshEvents(
 	})
 	switch {
 	case err != nil:
-		return nil, 0, 0, err
+		return nil, 0, 0, 0, err
 	case chain == nil:
-		return body.Events, 0, 0, nil
+		return body.Events, 0, uint64(len(body.Events) - 1), 0, nil
 	case head == nil || head.EventChain != *chain:
-		return nil, 0, 0, &fsm.Error{Code: fsm.CodeNoLeader, RetryAfter: retryAfter,
+		return nil, 0, 0, 0, &fsm.Error{Code: fsm.CodeNoLeader, RetryAfter: retryAfter,
 			Message: "the leader lacks events of this conversation and fetches them; nothing was done"}
 	}
 	ids := make([]string, len(body.Events))
@@ -362,15 +365,16 @@ func (n *Node) freshEvents(
 	}
 	known, err := s.Find(chain.Key, ids)
 	if err != nil {
-		return nil, 0, 0, err
+		return nil, 0, 0, 0, err
 	}
 	for i, stored := range body.Events {
 		if _, there := known[ids[i]]; !there {
 			if len(fresh) == 0 {
 				first = uint64(i)
 			}
+			last = uint64(i)
 			fresh = append(fresh, stored)
 		}
 	}
-	return fresh, first, chain.Number, nil
+	return fresh, first, last, chain.Number, nil
 }

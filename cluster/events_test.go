@@ -388,3 +388,39 @@ func TestNode_ReadEvents_FromEachNode(t *testing.T) {
 		check(away)
 	})
 }
+
+// TestNode_AppendEvents_OldFactsAreNotNews: what an event says that was missing in the middle does not
+// replace what the newest one said.
+func TestNode_AppendEvents_OldFactsAreNotNews(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 1)
+		defer c.Close()
+		k := newTalking(t, c, "c1")
+		for _, step := range []struct {
+			at     uint64
+			ids    []string
+			status string
+			want   string
+		}{
+			{0, []string{"e0", "e1"}, "running", "running"},
+			{cluster.NoPosition, []string{"e3"}, "finished", "finished"},
+			{1, []string{"e1", "e2"}, "running", "finished"}, {3, []string{"e3", "e4"}, "paused", "paused"},
+			{cluster.NoPosition, []string{"e6"}, "idle", "idle"}, {5, []string{"e5", "e6", "e7"}, "error", "error"},
+		} {
+			body := &fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", At: step.at,
+				Facts: fsm.EventFacts{Status: step.status}}
+			for _, id := range step.ids {
+				body.Events = append(body.Events, event(id, 10))
+			}
+			done, err := k.Node(0).AppendEvents(t.Context(), fsm.NewCommand(uuid.NewString(), time.Now(), "ada", body))
+			v, viewErr := k.Node(0).View(t.Context(), cluster.Linearizable)
+			if err != nil || viewErr != nil || done.Gap {
+				t.Fatalf("%+v, %v, %v", done, err, viewErr)
+			}
+			if got := v.Conversation("ada", "c1").Said.Status; got != step.want {
+				t.Errorf("after %v at %d it is %s, want %s", step.ids, step.at, got, step.want)
+			}
+		}
+	})
+}

@@ -35,6 +35,8 @@ type Conversation struct {
 	Models ModelUsage `json:"models,omitzero"`
 	// Events are those that its agent server sent, nil for none.
 	Events *EventChain `json:"events,omitempty"`
+	// Said is what they say of it, nil for nothing. Its sandbox could forge it.
+	Said *EventFacts `json:"said,omitempty"`
 }
 
 // check adds the rules of a conversation.

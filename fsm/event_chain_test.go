@@ -26,6 +26,12 @@ func genEventsAppend(t *rapid.T) *EventsAppendBody {
 	for range rapid.IntRange(0, 2).Draw(t, "events") {
 		b.Events = append(b.Events, storedEvent(oneOf("e1", "e2").Draw(t, "event"), "text"))
 	}
+	if rapid.Bool().Draw(t, "said") {
+		b.Facts = EventFacts{
+			Status: oneOf("running", "finished").Draw(t, "status"), Title: oneOf("", "a title").Draw(t, "title"),
+			Usage: AgentUsage{Prompt: rapid.Int64Range(0, 9).Draw(t, "prompt")},
+		}
+	}
 	return b
 }
 

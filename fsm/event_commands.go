@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
@@ -20,6 +21,8 @@ type EventsAppendBody struct {
 	At             uint64 `json:"at"`
 	// Events are as AppendEvent stores them.
 	Events [][]byte `json:"events"`
+	// Facts is what they say of the conversation.
+	Facts EventFacts `json:"facts,omitzero"`
 }
 
 // CommandType implements Body.
@@ -30,6 +33,7 @@ func (b *EventsAppendBody) check(r *rules) {
 	r.lookedUp("conversation id", b.ConversationID)
 	r.lookedUp("sandbox id", b.SandboxID)
 	checkEvents(r, b.Events)
+	b.Facts.check(r)
 }
 
 func (t *transaction) applyEventsAppend(b *EventsAppendBody) (Result, *Error) {
@@ -65,6 +69,8 @@ func (t *transaction) applyEventsAppend(b *EventsAppendBody) (Result, *Error) {
 	change.Chain = chain
 	next := *c
 	next.Events = &chain
+	next.UpdatedAt = t.now
+	b.Facts.addTo(&next)
 	put(t, tableConversations, c, &next)
 	t.events = append(t.events, change)
 	return Result{}, nil
@@ -125,7 +131,7 @@ const eventsForm = 0x01
 // appendBinary implements binaryBody: the form, both ids, the position, the number of events and each
 // event behind its length. Numbers are uvarints.
 func (b *EventsAppendBody) appendBinary(to []byte) ([]byte, error) {
-	size := 1 + len(b.ConversationID) + len(b.SandboxID) + (4+len(b.Events))*binary.MaxVarintLen64
+	size := 1 + len(b.ConversationID) + len(b.SandboxID) + (5+len(b.Events))*binary.MaxVarintLen64
 	for _, stored := range b.Events {
 		size += len(stored)
 		if len(stored) == 0 {
@@ -135,8 +141,16 @@ func (b *EventsAppendBody) appendBinary(to []byte) ([]byte, error) {
 	if len(b.Events) == 0 || !utf8.ValidString(b.ConversationID) || !utf8.ValidString(b.SandboxID) {
 		return nil, Errorf(CodeInvalid, "command %s has no events, or an id that is no valid UTF-8", EventsAppend)
 	}
-	to = append(append(make([]byte, 0, len(to)+size), to...), eventsForm)
-	for _, text := range []string{b.ConversationID, b.SandboxID} {
+	facts := ""
+	if b.Facts != (EventFacts{}) {
+		encoded, err := json.Marshal(b.Facts)
+		if err != nil {
+			return nil, Errorf(CodeInvalid, "command %s: %v", EventsAppend, err)
+		}
+		facts = string(encoded)
+	}
+	to = append(append(make([]byte, 0, len(to)+size+len(facts)), to...), eventsForm)
+	for _, text := range []string{b.ConversationID, b.SandboxID, facts} {
 		to = append(binary.AppendUvarint(to, uint64(len(text))), text...)
 	}
 	to = binary.AppendUvarint(to, b.At)
@@ -163,6 +177,10 @@ func (b *EventsAppendBody) readBinary(raw []byte) error {
 	if err != nil || !utf8.Valid(conversation) || !utf8.Valid(sandbox) {
 		return errEventsBody
 	}
+	facts, raw, err := cutText(raw)
+	if err != nil {
+		return errEventsBody
+	}
 	at, n := binary.Uvarint(raw)
 	if n <= 0 {
 		return errEventsBody
@@ -174,6 +192,9 @@ func (b *EventsAppendBody) readBinary(raw []byte) error {
 	}
 	raw = raw[n:]
 	*b = EventsAppendBody{ConversationID: string(conversation), SandboxID: string(sandbox), At: at}
+	if len(facts) > 0 && json.Unmarshal(facts, &b.Facts) != nil {
+		return errEventsBody
+	}
 	for range count {
 		var stored []byte
 		if stored, raw, err = cutText(raw); err != nil || len(stored) == 0 {

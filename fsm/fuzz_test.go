@@ -51,6 +51,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 	}
 	ofUsers = append(ofUsers, &EventsAppendBody{
 		ConversationID: "c1", SandboxID: "sb-c1", Events: [][]byte{storedEvent("e1", "one"), storedEvent("e2", "two")},
+		Facts: EventFacts{Status: "running", Usage: AgentUsage{Model: "m", Cost: 7}},
 	}, &EventsKeyBody{Key: SecretRef{Path: EventKeyPath("ada"), Version: 1}})
 	ofLeader = []Body{
 		&StartTaskBindBody{ID: "t2", SandboxID: "s9", Create: newSandboxBody("s9")}, &SandboxRemoveBody{ID: "sb-bob"},

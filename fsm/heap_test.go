@@ -118,6 +118,7 @@ func heapShapes() map[string]func(i int) []any {
 		"conversation with events": func(i int) []any {
 			c := conversation(i, 30)
 			c.Events = &EventChain{Key: ChainKey([]byte(id("k", i))[:16]), Number: 9}
+			c.Said = &EventFacts{Status: "running", Usage: AgentUsage{Model: id("m", i)}}
 			return []any{c}
 		},
 		"setup": func(i int) []any {

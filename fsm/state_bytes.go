@@ -69,6 +69,7 @@ const (
 	sessionHeap      = 1500
 	signInCodeHeap   = 1500
 	chainHeap        = 96
+	saidHeap         = 160
 	resultHeap       = 1250
 	errorHeap        = 100
 	// A result holds a row without the entries in the indexes.
@@ -94,6 +95,9 @@ func heapOfRow(row any) (user string, bytes int) {
 		bytes := conversationHeap + textBytes(reflect.ValueOf(row))
 		if row.Events != nil {
 			bytes += chainHeap
+		}
+		if row.Said != nil {
+			bytes += saidHeap + len(row.Said.Status) + len(row.Said.Usage.Model)
 		}
 		return row.UserID, bytes
 	case *Sandbox:

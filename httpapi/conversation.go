@@ -2,15 +2,12 @@ package httpapi
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/http"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/eventin"
 	"bivouac.dev/bivouac/httpapi/proxy"
 	"bivouac.dev/bivouac/httpapi/request"
 	"bivouac.dev/bivouac/httpapi/response"
@@ -158,8 +155,8 @@ func (s *Server) batchConversations(c *call, sent []string) (response.Response, 
 	return response.OK(items)
 }
 
-// newConversationBodies renders conversations with the present state of their sandboxes and agent
-// servers.
+// newConversationBodies renders conversations with the present state of their sandboxes, and what their
+// events say. Below fsm.VersionEvents it asks their agent servers.
 func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Conversation) []conversationBody {
 	sandboxes := map[string]*fsm.Sandbox{}
 	var placed []*fsm.Sandbox
@@ -174,16 +171,24 @@ func (s *Server) newConversationBodies(c *call, v *fsm.View, rows []*fsm.Convers
 		}
 	}
 	keys := s.sandboxKeys(c.Ctx(), placed)
-	states := s.agentStates(c.Ctx(), rows, sandboxes, keys)
+	states := map[string]AgentState{}
+	byEvents := v.Active(fsm.VersionEvents)
+	if !byEvents {
+		states = s.agentStates(c.Ctx(), rows, sandboxes, keys)
+	}
 	bodies := make([]conversationBody, len(rows))
 	for i, row := range rows {
 		bodies[i] = newConversationBody(row, sandboxes[row.SandboxID], keys, s.linksFor(c.Request))
+		if byEvents {
+			bodies[i].addEvents(row, v.Settings(c.Caller.User))
+			continue
+		}
 		said := states[row.ID]
 		// The sandbox's user controls the agent server, so the text may be anything.
-		if isExecutionStatus(said.Status) {
+		if eventin.IsExecutionStatus(said.Status) {
 			bodies[i].ExecutionStatus = &said.Status
 		}
-		bodies[i].Metrics = newMetricsBody(row, said.Metrics, v.Settings(c.Caller.User))
+		bodies[i].Metrics = newMetricsBody(row, saidMetrics(said.Metrics), v.Settings(c.Caller.User))
 	}
 	return bodies
 }
@@ -210,61 +215,4 @@ func newConversationBody(row *fsm.Conversation, sb *fsm.Sandbox, keys sandboxKey
 		b.SessionAPIKey = wire.OrNull(keys.values[sb.ID])
 	}
 	return b
-}
-
-// agentCallers is how many agent servers one listing queries in parallel.
-const agentCallers = 16
-
-// maxAgentIDs is how many conversations of one sandbox a listing asks about. Further ones have no
-// status.
-const maxAgentIDs = 99
-
-// agentStates queries each running sandbox's agent server once. It leaves out those that do not
-// respond within Config.AgentTimeout, so that a sandbox can't make a listing fail or hang.
-func (s *Server) agentStates(
-	ctx context.Context,
-	rows []*fsm.Conversation,
-	sandboxes map[string]*fsm.Sandbox,
-	keys sandboxKeys,
-) map[string]AgentState {
-	asks := map[string][]string{}
-	for _, row := range rows {
-		if keys.values[row.SandboxID] != "" && len(asks[row.SandboxID]) < maxAgentIDs {
-			asks[row.SandboxID] = append(asks[row.SandboxID], row.ID)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.AgentTimeout)
-	defer cancel()
-	var mu sync.Mutex
-	var group errgroup.Group
-	group.SetLimit(agentCallers)
-	states := map[string]AgentState{}
-	for id, ids := range asks {
-		group.Go(func() error {
-			if ctx.Err() != nil {
-				return nil
-			}
-			found, err := s.agents.States(ctx, agentURL(sandboxes[id].Status.Placement), keys.values[id], ids)
-			if err != nil {
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			for _, one := range ids {
-				states[one] = found[one]
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // a failed query leaves null
-	return states
-}
-
-// isExecutionStatus reports whether the API knows an agent server's status: an unknown one is null.
-func isExecutionStatus(s string) bool {
-	switch s {
-	case "idle", "running", "paused", "waiting_for_confirmation", "finished", "error", "stuck", "deleting":
-		return true
-	}
-	return false
 }

@@ -175,9 +175,9 @@ type tokenUsageBody struct {
 // newMetricsBody is what the model gateway counted of a conversation; the members that it does not
 // count are 0. The gateway tells the cluster seconds after an answer, and counts nothing of models
 // that are reached past it: where it has nothing, it is what the agent server said, nil for nothing.
-func newMetricsBody(row *fsm.Conversation, said json.RawMessage, settings *fsm.Settings) *metricsBody {
+func newMetricsBody(row *fsm.Conversation, said *metricsBody, settings *fsm.Settings) *metricsBody {
 	if row.Models == (fsm.ModelUsage{}) {
-		return saidMetrics(said)
+		return said
 	}
 	b := &metricsBody{ModelName: "default", AccumulatedCost: wire.Dollars(row.Models.Cost), TokenUsage: tokenUsageBody{
 		Model: decode.OrZero(row.LLMModel), PromptTokens: row.Models.Input, CompletionTokens: row.Models.Output,

@@ -28,7 +28,7 @@ func eventKinds() []string {
 	return []string{
 		"ServerErrorEvent", "ACPToolCallEvent", "Condensation", "CondensationRequest", "CondensationSummaryEvent",
 		"ConversationErrorEvent", eventin.KindStateUpdate, "HookExecutionEvent", "LLMCompletionLogEvent", "ActionEvent",
-		"MessageEvent", "AgentErrorEvent", "ObservationEvent", "UserRejectObservation", "SystemPromptEvent",
+		eventin.KindMessage, "AgentErrorEvent", "ObservationEvent", "UserRejectObservation", "SystemPromptEvent",
 		eventin.KindDelta, "TokenEvent", "InterruptEvent", "PauseEvent",
 	}
 }

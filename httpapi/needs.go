@@ -66,7 +66,8 @@ type Agents interface {
 	Call(ctx context.Context, baseURL, key string, q AgentRequest) ([]byte, error)
 }
 
-// AgentState is what an agent server says of a conversation. The sandbox's user controls it.
+// AgentState is what an agent server says of a conversation below fsm.VersionEvents. The sandbox's user
+// controls it.
 type AgentState struct {
 	// Status is the execution status (API.md, "Enumerations").
 	Status string

@@ -98,6 +98,7 @@ func Append(
 			size += len(events[n].Text)
 			n++
 		}
+		body.Facts = factsOf(events[:n])
 		cmd := fsm.NewCommand(uuid.NewString(), now, to.UserID, body)
 		cmd.Credential = to.Credential
 		if done, err = c.AppendEvents(ctx, cmd); err != nil || done.Gap {

@@ -193,7 +193,7 @@ func (in *inputs) conversation(now time.Time, title string) fsm.Conversation {
 		CreatedAt: now.UTC(), UpdatedAt: now.UTC(),
 	}
 	if deref(c.Title) == "" {
-		title = cmp.Or(in.titleFrom(title), "Conversation "+c.ID[:min(5, len(c.ID))])
+		title = cmp.Or(in.titleFrom(title), fsm.UntitledOf(c.ID))
 		c.Title, c.AutoTitle = &title, true
 	}
 	if m := in.model(); m != "" {
