@@ -93,6 +93,11 @@ func (v *View) CountConversations(userID string, f ConversationFilter) int {
 	return n
 }
 
+// SandboxConversations iterates the conversations in a sandbox.
+func (v *View) SandboxConversations(sandboxID string) iter.Seq[*Conversation] {
+	return withPrefix[Conversation](v.txn, tableConversations, indexSandbox, prefixOf(sandboxID))
+}
+
 // SubConversations returns the ids of a conversation's children, oldest first.
 func (v *View) SubConversations(userID, parentID string) []string {
 	var ids []string

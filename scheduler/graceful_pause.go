@@ -2,11 +2,13 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"path"
 	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/access"
+	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // gracefulPause is the graceful part of a pause, before the job is stopped.
@@ -26,7 +28,7 @@ const minPauseTime = 100 * time.Millisecond
 // for a pause, by a user or for a drained client, begins to pause them. The stop goes on when that
 // succeeds or fails, and after Config.PauseGrace at the latest.
 func (l *loop) pausingConversations(ctx context.Context, sb *fsm.Sandbox, t *track, o Observed, step Step) bool {
-	if step != StepStop {
+	if step != StepStop && step != StepRemove {
 		l.mu.Lock()
 		t.pause = nil // a drain may be taken back and come again
 		l.mu.Unlock()
@@ -34,7 +36,9 @@ func (l *loop) pausingConversations(ctx context.Context, sb *fsm.Sandbox, t *tra
 	}
 	restarted := sb != nil && sb.Desired == fsm.DesiredRunning &&
 		(o.Client == ClientDraining || o.Rotations != sb.Rotations)
-	if sb == nil || sb.Desired != fsm.DesiredPaused && !restarted || sb.Status.State != fsm.SandboxRunning ||
+	deleted := sb != nil && l.fetchesBeforeDeletion(sb, o)
+	if sb == nil || !deleted && (step != StepStop || sb.Desired != fsm.DesiredPaused && !restarted ||
+		sb.Status.State != fsm.SandboxRunning) ||
 		sb.KeyRef.IsZero() || sb.Template.Readiness == fsm.ReadinessAllocation {
 		return false
 	}
@@ -51,8 +55,12 @@ func (l *loop) pausingConversations(ctx context.Context, sb *fsm.Sandbox, t *tra
 	t.pause = f
 	l.probers.Go(func() {
 		begin := time.Now()
-		l.pauseConversations(ctx, sb, url, o.Placement.Workspace)
-		sleep(ctx, minPauseTime-time.Since(begin))
+		if deleted {
+			l.fetchEvents(ctx, sb, url, deletionTime)
+		} else {
+			l.pauseConversations(ctx, sb, url, o.Placement.Workspace)
+			sleep(ctx, minPauseTime-time.Since(begin))
+		}
 		l.mu.Lock()
 		f.over = true
 		l.mu.Unlock()
@@ -61,7 +69,49 @@ func (l *loop) pausingConversations(ctx context.Context, sb *fsm.Sandbox, t *tra
 	return true
 }
 
-// pauseConversations pauses the sandbox's conversations. It also writes the workspace's marker
+// deletionTime bounds how long a deletion waits for the events of the sandbox's conversations.
+const deletionTime = 10 * time.Second
+
+// fetchesBeforeDeletion reports whether a sandbox that is deleted runs and has conversations, whose events
+// may be nowhere else.
+func (l *loop) fetchesBeforeDeletion(sb *fsm.Sandbox, o Observed) bool {
+	if l.s.cfg.Events == nil || sb.Desired != fsm.DesiredDeleted || o.Placement == nil || !o.Exists ||
+		sb.Status.Placement == nil || sb.Status.Placement.AllocID != o.Placement.AllocID {
+		return false
+	}
+	v := l.s.store.View()
+	for range v.SandboxConversations(sb.ID) {
+		return v.Active(fsm.VersionEvents)
+	}
+	return false
+}
+
+// fetchEvents fetches what the cluster lacks of the sandbox's events, and says so if it can't.
+func (l *loop) fetchEvents(ctx context.Context, sb *fsm.Sandbox, url string, within time.Duration) {
+	if l.s.cfg.Events == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	keys, err := l.s.secrets.Read(ctx, presentKey(sb))
+	if err == nil {
+		err = l.s.cfg.Events.Fetch(ctx, sb, url, keys[fsm.MemberKey])
+	}
+	if err != nil {
+		l.log.Warn("events that only the sandbox has could not be fetched before it stops", "sandbox", sb.ID,
+			"error", err)
+	}
+}
+
+// presentKey is the key that the agent server has: while it is replaced, the former one.
+func presentKey(sb *fsm.Sandbox) fsm.SecretRef {
+	if !sb.FormerKeyRef.IsZero() {
+		return sb.FormerKeyRef
+	}
+	return sb.KeyRef
+}
+
+// pauseConversations pauses the sandbox's conversations, and fetches their events. It also writes the workspace's marker
 // again: a running sandbox has proven its workspace, and a marker that a user deleted must not look
 // like a lost workspace later.
 func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, workspace string) {
@@ -71,11 +121,7 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 	defer cancel()
 	outcome := "ok"
 	defer func() { s.metrics.pauses.WithLabelValues(outcome).Inc() }()
-	ref := sb.KeyRef
-	if !sb.FormerKeyRef.IsZero() {
-		ref = sb.FormerKeyRef
-	}
-	keys, err := s.secrets.Read(ctx, ref)
+	keys, err := s.secrets.Read(ctx, presentKey(sb))
 	if err != nil {
 		outcome = "failed"
 		log.Warn("pausing conversations failed, the sandbox stops without it", "error", err)
@@ -94,5 +140,8 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 		log.Warn("pausing conversations failed, the sandbox stops without it", "count", did.Conversations, "error", err)
 	case did.Conversations > 0:
 		log.Info("conversations paused before the sandbox stops", "count", did.Conversations, "duration", time.Since(begin))
+	}
+	if !errors.Is(err, agent.ErrUnreachable) {
+		l.fetchEvents(ctx, sb, url, s.cfg.PauseGrace)
 	}
 }

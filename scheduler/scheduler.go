@@ -94,6 +94,9 @@ type Config struct {
 	CopyInterval time.Duration
 	CopyRetain   int
 
+	// Events fetches what the cluster lacks of a sandbox's events before it stops; nil for nothing.
+	Events EventFetch
+
 	// PoolStarts is how many members of one warm pool may be starting at a time.
 	PoolStarts int
 	// PoolBackoffMin and PoolBackoffMax bound the pause after a member of a pool failed or could

@@ -21,6 +21,7 @@ import (
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
+	"bivouac.dev/bivouac/scheduler/eventfetch"
 	"bivouac.dev/bivouac/scheduler/starttask"
 	"bivouac.dev/bivouac/secrets"
 )
@@ -137,7 +138,9 @@ func newApp(p parts) (_ *app, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a.sched, err = scheduler.New(p.scheduler, store, here, p.runner, agents, kept, tasks.Run)
+	fetched := eventfetch.New(store, here, node, agents, kept, log)
+	p.scheduler.Events = fetched
+	a.sched, err = scheduler.New(p.scheduler, store, here, p.runner, agents, kept, tasks.Run, fetched.Run)
 	if err != nil {
 		return nil, err
 	}

@@ -225,7 +225,10 @@ func (c *Client) Request(ctx context.Context, baseURL, key, method, path string,
 func (c *Client) CountEvents(ctx context.Context, baseURL, key, conversationID, kind string) (int, error) {
 	var n int
 	r := request{op: "count events", method: http.MethodGet, key: key,
-		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/events/count?kind=" + url.QueryEscape(kind)}
+		url: baseURL + "/api/conversations/" + url.PathEscape(conversationID) + "/events/count"}
+	if kind != "" {
+		r.url += "?kind=" + url.QueryEscape(kind)
+	}
 	err := c.call(ctx, c.cfg.CallTimeout, r, &n)
 	return n, err
 }
@@ -262,6 +265,8 @@ type request struct {
 	raw *[]byte
 	// status, if set, is set to whether the response was 201.
 	status *bool
+	// most replaces Config.MaxBody if it is larger.
+	most int64
 }
 
 // call sends one request and decodes the JSON of a 2xx response into out unless out is nil.
@@ -291,7 +296,8 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 		return &Error{Op: r.op, Kind: ErrUnreachable, Detail: transportDetail(err)}
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.MaxBody+1))
+	most := max(c.cfg.MaxBody, r.most)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -301,12 +307,12 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, r request, out
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return statusError(r.op, resp.StatusCode, body)
 	}
-	if int64(len(body)) > c.cfg.MaxBody {
+	if int64(len(body)) > most {
 		return &Error{
 			Op:     r.op,
-			Kind:   ErrBadAnswer,
+			Kind:   ErrTooLarge,
 			Status: resp.StatusCode,
-			Detail: fmt.Sprintf("the answer is larger than %d bytes", c.cfg.MaxBody),
+			Detail: fmt.Sprintf("the answer is larger than %d bytes", most),
 		}
 	}
 	if r.status != nil {

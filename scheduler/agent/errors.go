@@ -26,6 +26,8 @@ var (
 	ErrRefused = errors.New("the agent server refused the request")
 	// ErrBadAnswer means that the response does not follow the protocol.
 	ErrBadAnswer = errors.New("the agent server's answer can't be understood")
+	// ErrTooLarge means that the response is larger than it may be. It is an ErrBadAnswer too.
+	ErrTooLarge = fmt.Errorf("%w: it is too large", ErrBadAnswer)
 )
 
 // Error is a failed call. Its text contains neither a key nor a part of the request.

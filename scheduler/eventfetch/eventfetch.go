@@ -1,0 +1,330 @@
+// Package eventfetch fetches events of conversations that the cluster lacks from their agent servers: those
+// of an outage, and those that a server sends to nobody.
+package eventfetch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+
+	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/httpapi/eventin"
+	"bivouac.dev/bivouac/httpapi/eventseal"
+	"bivouac.dev/bivouac/scheduler/access"
+)
+
+// maxPages bounds the pages of one conversation: a hostile server has no end.
+const maxPages = 20_000
+
+// Store is where conversations are read; *fsm.Store implements it.
+type Store interface{ View() *fsm.View }
+
+// Events keeps and reads events; *cluster.Node implements it.
+type Events interface {
+	eventin.Cluster
+	ReadEvents(
+		ctx context.Context, chain fsm.EventChain, q cluster.EventQuery, fn func(at uint64, stored []byte) bool,
+	) error
+	FindEvents(ctx context.Context, chain fsm.EventChain, ids []string) (map[string][]byte, error)
+}
+
+// Cluster proposes commands.
+type Cluster interface {
+	Propose(ctx context.Context, cmd fsm.Command) (fsm.Result, error)
+}
+
+// Agents asks agent servers for events; *agent.Client implements it.
+type Agents interface {
+	// CountEvents counts events of a kind, of all kinds for "".
+	CountEvents(ctx context.Context, baseURL, key, conversationID, kind string) (int, error)
+	// Events returns a page of events from a token on, which is an event's id or "" for the first one, and
+	// the token of the next page, "" at the end.
+	Events(ctx context.Context, baseURL, key, conversationID, token string) ([]json.RawMessage, string, error)
+	// NewestEvent returns the last event.
+	NewestEvent(ctx context.Context, baseURL, key, conversationID string) (json.RawMessage, error)
+}
+
+// Fetcher fetches events while its node leads.
+type Fetcher struct {
+	store   Store
+	cluster Cluster
+	events  Events
+	agents  Agents
+	secrets eventseal.Secrets
+	log     *slog.Logger
+}
+
+// New makes a Fetcher; it starts nothing.
+func New(
+	store Store, cluster Cluster, events Events, agents Agents, secrets eventseal.Secrets, log *slog.Logger,
+) *Fetcher {
+	return &Fetcher{store: store, cluster: cluster, events: events, agents: agents, secrets: secrets, log: log}
+}
+
+// Fetch keeps what the cluster lacks of the events of a sandbox's conversations. Its agent server is at url
+// and accepts the key. It may be repeated, and ended at any time: what was fetched stays. An error says
+// what could not be fetched.
+func (f *Fetcher) Fetch(ctx context.Context, sb *fsm.Sandbox, url, key string) error {
+	v := f.store.View()
+	if !v.Active(fsm.VersionEvents) || sb.UserID == "" {
+		return nil
+	}
+	var failed []error
+	for row := range v.SandboxConversations(sb.ID) {
+		s := source{f, row.UserID, row.ID, sb.ID, url, key}
+		added, err := s.fetch(ctx)
+		if added > 0 {
+			f.log.Info("events fetched from their agent server", "conversation", row.ID, "sandbox", sb.ID, "count", added)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("conversation %s: %w", row.ID, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// source is one conversation at its agent server.
+type source struct {
+	*Fetcher
+	user, conversation, sandbox string
+	url, key                    string
+}
+
+// fetch keeps what is missing of the conversation's events. What is behind the last stored event is most
+// likely all that is missing; then the number of events is the server's. Else the whole is read.
+func (s *source) fetch(ctx context.Context) (added int, err error) {
+	id := decode.Dashed(s.conversation)
+	count, err := s.agents.CountEvents(ctx, s.url, s.key, id, "")
+	if err != nil {
+		return 0, err
+	}
+	chain := s.store.View().EventChain(s.user, s.conversation)
+	switch {
+	case count == 0:
+		return 0, nil
+	case chain == nil:
+		added, _, err = s.walk(ctx, "")
+		return added, err
+	case chain.Number >= uint64(count):
+		newest, err := s.agents.NewestEvent(ctx, s.url, s.key, id)
+		if err != nil {
+			return 0, err
+		}
+		if known, err := s.has(ctx, *chain, newest); err != nil || known {
+			return 0, err
+		}
+	}
+	last, err := s.last(ctx, *chain)
+	if err != nil {
+		return 0, err
+	}
+	added, number, err := s.walk(ctx, last)
+	if err != nil || number >= uint64(count) && added > 0 {
+		return added, err
+	}
+	more, _, err := s.walk(ctx, "")
+	return added + more, err
+}
+
+// has reports whether a chain has an event.
+func (s *source) has(ctx context.Context, chain fsm.EventChain, text json.RawMessage) (bool, error) {
+	events, err := eventin.Read([]json.RawMessage{text})
+	if err != nil || len(events) == 0 {
+		return false, err
+	}
+	found, err := s.events.FindEvents(ctx, chain, []string{events[0].Head.ID})
+	return len(found) > 0, err
+}
+
+// last is the id of a chain's last event, as agent servers write it.
+func (s *source) last(ctx context.Context, chain fsm.EventChain) (id string, err error) {
+	err = s.events.ReadEvents(ctx, chain, cluster.EventQuery{From: chain.Number - 1, Back: true},
+		func(_ uint64, stored []byte) bool {
+			id = decode.Dashed(string(fsm.EventID(stored)))
+			return false
+		})
+	return id, err
+}
+
+// walk reads pages from a token on, and keeps what is new. number is how many events there are then.
+func (s *source) walk(ctx context.Context, token string) (added int, number uint64, err error) {
+	key, err := s.sealing(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	to := eventin.Place{UserID: s.user, ConversationID: s.conversation, SandboxID: s.sandbox}
+	for range maxPages {
+		list, next, err := s.agents.Events(ctx, s.url, s.key, decode.Dashed(s.conversation), token)
+		if err != nil {
+			return added, number, err
+		}
+		events, err := eventin.Read(list)
+		if err != nil {
+			return added, number, err
+		}
+		if len(events) > 0 {
+			done, err := eventin.Append(ctx, s.events, key, time.Now(), to, events, cluster.NoPosition)
+			added, number = added+done.Added, done.Number
+			if err != nil {
+				return added, number, err
+			}
+		}
+		if next == "" || next == token {
+			return added, number, nil
+		}
+		token = next
+	}
+	return added, number, errors.New("the agent server's pages of events have no end")
+}
+
+// sealing returns the key of the user's events, and makes the first one.
+func (s *source) sealing(ctx context.Context) (eventseal.Key, error) {
+	u := s.store.View().User(s.user)
+	if u == nil {
+		return eventseal.Key{}, fsm.Errorf(fsm.CodeNotFound, "User not found")
+	}
+	ref := u.EventKey
+	if ref.IsZero() {
+		made, err := eventseal.Make(ctx, s.secrets, s.user)
+		if err != nil {
+			return eventseal.Key{}, err
+		}
+		res, err := s.cluster.Propose(ctx,
+			fsm.NewCommand(uuid.NewString(), time.Now(), s.user, &fsm.EventsKeyBody{Key: made}))
+		if err != nil {
+			return eventseal.Key{}, err
+		}
+		ref = res.User.EventKey // another may have been faster
+	}
+	return eventseal.Of(ctx, s.secrets, ref)
+}
+
+const (
+	// lookPause is the pause between two looks at which sandboxes run. askPause is that between two
+	// fetches of one, failPause that after a failed one.
+	lookPause = 5 * time.Second
+	askPause  = 10 * time.Minute
+	failPause = time.Minute
+	// fetchTime bounds the fetch of one sandbox, atOnce how many there are.
+	fetchTime = 5 * time.Minute
+	atOnce    = 8
+)
+
+// asked is what is known of a sandbox: in which allocation it was asked, and when it is next.
+type asked struct {
+	alloc string
+	due   time.Time
+	under bool
+}
+
+// Run fetches the events of every sandbox that runs: after its start, when a term begins, and then every
+// ten minutes. It ends with ctx.
+func (f *Fetcher) Run(ctx context.Context) error {
+	known := map[string]*asked{}
+	ended := make(chan result)
+	under := 0
+	defer func() {
+		for ; under > 0; under-- {
+			<-ended
+		}
+	}()
+	ticker := time.NewTicker(lookPause)
+	defer ticker.Stop()
+	for {
+		for _, sb := range f.due(known, atOnce-under) {
+			known[sb.ID].under = true
+			under++
+			go func() {
+				err := f.fetchOf(ctx, sb, access.AgentURL(sb.Status.Placement))
+				ended <- result{sb.ID, sb.Status.Placement.AllocID, err}
+			}()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case r := <-ended:
+			under--
+			f.note(ctx, known, r)
+		case <-ticker.C:
+		}
+	}
+}
+
+// result is the end of one sandbox's fetch.
+type result struct {
+	sandbox, alloc string
+	err            error
+}
+
+// note says when a sandbox is asked next.
+func (f *Fetcher) note(ctx context.Context, known map[string]*asked, r result) {
+	a := known[r.sandbox]
+	if a == nil || a.alloc != r.alloc {
+		return
+	}
+	a.under, a.due = false, time.Now().Add(askPause)
+	if r.err != nil && ctx.Err() == nil {
+		a.due = time.Now().Add(failPause)
+		f.log.Warn("events can't be fetched from their agent server; it is tried again", "sandbox", r.sandbox,
+			"error", r.err)
+	}
+}
+
+// due returns at most so many sandboxes that are to be asked now, and forgets those that run no longer.
+func (f *Fetcher) due(known map[string]*asked, most int) (list []*fsm.Sandbox) {
+	v, now := f.store.View(), time.Now()
+	if !v.Active(fsm.VersionEvents) {
+		return nil
+	}
+	running := map[string]bool{}
+	for sb := range v.AllSandboxes() {
+		if sb.Desired != fsm.DesiredRunning || sb.Status.State != fsm.SandboxRunning || sb.Status.Placement == nil ||
+			sb.KeyRef.IsZero() || sb.Template.Readiness == fsm.ReadinessAllocation {
+			continue
+		}
+		running[sb.ID] = true
+		a := known[sb.ID]
+		if a == nil || a.alloc != sb.Status.Placement.AllocID {
+			a = &asked{alloc: sb.Status.Placement.AllocID}
+			known[sb.ID] = a
+		}
+		if !a.under && !a.due.After(now) && len(list) < most {
+			list = append(list, sb)
+		}
+	}
+	maps.DeleteFunc(known, func(id string, _ *asked) bool { return !running[id] })
+	return list
+}
+
+// fetchOf fetches with the sandbox's present key.
+func (f *Fetcher) fetchOf(ctx context.Context, sb *fsm.Sandbox, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	if url == "" || !f.talks(sb) {
+		return nil
+	}
+	entry, err := f.secrets.Read(ctx, sb.KeyRef)
+	if err != nil {
+		return err
+	}
+	return f.Fetch(ctx, sb, url, entry[fsm.MemberKey])
+}
+
+// talks reports whether a sandbox has conversations.
+func (f *Fetcher) talks(sb *fsm.Sandbox) bool {
+	for range f.store.View().SandboxConversations(sb.ID) {
+		return true
+	}
+	return false
+}
