@@ -31,6 +31,8 @@ type events struct {
 	// snapshots that were restored before.
 	missing  atomic.Int64
 	compared atomic.Uint64
+	// filling is held by what repairs chains: the filler and a restore.
+	filling sync.Mutex
 	// appending has a conversation's turn while events are appended to it.
 	appending turns
 }

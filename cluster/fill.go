@@ -127,6 +127,8 @@ func (n *Node) fillEvents(ctx context.Context) {
 			return
 		}
 		f.store = s
+		n.events.filling.Lock()
+		defer n.events.filling.Unlock()
 		if err := f.look(ctx); err != nil && ctx.Err() == nil && s.Failure() == nil {
 			n.logger.Warn("cluster: this node lacks events and can't fetch them; it is tried again", "error", err)
 		}

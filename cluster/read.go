@@ -144,8 +144,8 @@ func (n *Node) ProposeHere(ctx context.Context, cmd fsm.Command) (fsm.Result, er
 	return result, nil
 }
 
-// StateSnapshot returns the whole state at one index, ready to be written to a file. It is at least
-// as recent as View with the same consistency, and fails like View.
+// StateSnapshot returns the whole state at one index with its events, ready to be written to a file. It
+// is at least as recent as View with the same consistency, and fails like View. Close it.
 func (n *Node) StateSnapshot(ctx context.Context, c Consistency) (*fsm.Snapshot, error) {
 	if _, err := n.View(ctx, c); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (n *Node) StateSnapshot(ctx context.Context, c Consistency) (*fsm.Snapshot,
 	if err := n.raftFSM.Failure(); err != nil {
 		return nil, fmt.Errorf("no snapshot of a stopped store: %w", err)
 	}
-	return n.store.Snapshot(), nil
+	return n.pinned()
 }
 
 // viewAt returns a view once the store has reached the index.

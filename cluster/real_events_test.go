@@ -124,10 +124,20 @@ func (r *real) converse(id string) {
 		}}},
 		{"", &fsm.StartTaskFinishBody{ID: task, Conversation: fsm.Conversation{ID: id, AgentKind: "openhands"}}},
 	} {
-		cmd := fsm.NewCommand(uuid.NewString(), time.Now(), step.user, step.body)
-		if _, err := r.nodes[r.leader()].node.Propose(r.t.Context(), cmd); err != nil {
-			r.t.Fatalf("%s: %v", step.body.CommandType(), err)
-		}
+		r.propose(step.user, step.body)
+	}
+}
+
+// propose proposes through the leader, at the version that a new cluster comes to.
+func (r *real) propose(user string, body fsm.Body) {
+	r.t.Helper()
+	n := r.nodes[r.leader()]
+	eventually(r.t, func() bool { return n.store.View().ProtocolVersion() == fsm.ProtocolVersion }, func() string {
+		return "the protocol version is not raised"
+	})
+	cmd := fsm.NewCommand(uuid.NewString(), time.Now(), user, body)
+	if _, err := n.node.Propose(r.t.Context(), cmd); err != nil {
+		r.t.Fatalf("%s: %v", body.CommandType(), err)
 	}
 }
 

@@ -34,13 +34,14 @@ type RestoreOptions struct {
 // Restored describes a finished restore.
 type Restored struct {
 	fsm.Succeeded
+	RestoredEvents
 	// Manifest is the file's.
 	Manifest snapshotfile.Manifest `json:"manifest"`
 }
 
 // Restore replaces the whole state by that of a snapshot file, as the first state of a new history.
 // It needs a cluster of one member; others join afterwards with empty data directories. The file is
-// read twice. CodeConflict: the cluster has other members, or state that would be lost.
+// read three times. CodeConflict: the cluster has other members, or state that would be lost.
 // CodeInvalid: the file is no snapshot, is damaged, or is from a newer program. Both change
 // nothing.
 func (n *Node) Restore(
@@ -54,7 +55,8 @@ func (n *Node) Restore(
 	if err := n.mayRestore(o); err != nil {
 		return Restored{}, err
 	}
-	manifest, store, err := loadFile(file)
+	chains := chainsOf{}
+	manifest, store, err := loadFile(file, chains)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -62,7 +64,13 @@ func (n *Node) Restore(
 	if err != nil {
 		return Restored{}, err
 	}
-	done, err := n.restore(manifest, store, o)
+	done, err := n.restore(manifest, store, chains, o)
+	if err == nil {
+		if err = n.restoreEvents(ctx, file); err != nil {
+			err = fsm.Errorf(fsm.CodeOutcomeUnknown,
+				"the state is restored, and its events are not: %v; restore the file again, with force", err)
+		}
+	}
 	resume()
 	if err != nil {
 		return Restored{}, err
@@ -102,8 +110,8 @@ func (n *Node) mayRestore(o RestoreOptions) error {
 // restoreRunbook describes a restore.
 const restoreRunbook = "bivouac runbook restore"
 
-// loadFile verifies a snapshot file and loads its state.
-func loadFile(file io.ReadSeeker) (snapshotfile.Manifest, *fsm.Store, error) {
+// loadFile verifies a snapshot file, loads its state, and fills chains with what its events make.
+func loadFile(file io.ReadSeeker, chains chainsOf) (snapshotfile.Manifest, *fsm.Store, error) {
 	refused := func(m snapshotfile.Manifest, err error) (snapshotfile.Manifest, *fsm.Store, error) {
 		return m, nil, fsm.Errorf(fsm.CodeInvalid, "%v", err)
 	}
@@ -114,13 +122,11 @@ func loadFile(file io.ReadSeeker) (snapshotfile.Manifest, *fsm.Store, error) {
 	if err != nil {
 		return refused(manifest, err)
 	}
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return manifest, nil, fmt.Errorf("reading the snapshot: %w", err)
-	}
-	r, err := snapshotfile.Open(file)
+	r, err := openFile(file)
 	if err != nil {
 		return refused(manifest, err)
 	}
+	r.Events = func(in io.Reader) error { return readEventsFile(in, chains.take) }
 	store := fsm.NewStore()
 	if err := store.Restore(r.State()); err != nil {
 		return refused(manifest, err)
@@ -131,12 +137,16 @@ func loadFile(file io.ReadSeeker) (snapshotfile.Manifest, *fsm.Store, error) {
 // restore makes the state the first of a new history and hands it to Raft, while the leader's work
 // is paused.
 func (n *Node) restore(
-	manifest snapshotfile.Manifest, store *fsm.Store, o RestoreOptions,
+	manifest snapshotfile.Manifest, store *fsm.Store, chains chainsOf, o RestoreOptions,
 ) (Restored, error) {
 	r := n.raft.Load()
 	term := r.CurrentTerm()
 	done := Restored{Manifest: manifest}
-	var err error
+	events, left, err := n.lostEvents(store.View(), chains)
+	if err != nil {
+		return done, err
+	}
+	done.RestoredEvents = events
 	done.Succeeded, err = store.Succeed(fsm.Succession{
 		ID: uuid.NewString(), At: n.clock(), Kind: fsm.FindingRestored,
 		Detail: fmt.Sprintf("restored from a snapshot of %s, index %d; what happened since is lost",
@@ -144,7 +154,7 @@ func (n *Node) restore(
 		Index: max(manifest.Index, n.store.Index(), r.LastIndex()) + fsm.IndexStep,
 		// The next term to open is this one again.
 		Term: term - 1, SuspendKeys: o.SuspendKeys, KeepKey: o.KeepKey,
-		Revoked: n.store.View().RevokedCertificates(),
+		Revoked: n.store.View().RevokedCertificates(), Events: left,
 	})
 	if err != nil {
 		return done, fsm.Errorf(fsm.CodeConflict, "%v", err)

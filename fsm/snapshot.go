@@ -3,6 +3,7 @@ package fsm
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -55,6 +56,33 @@ const tableInternalCommands = "internal_commands"
 type Snapshot struct {
 	view     *View
 	commands []*commandRecord
+	// Events are what the state's chains are of, at the same index; nil for none. Close closes them.
+	Events SnapshotEvents
+}
+
+// SnapshotEvents are the events behind a Snapshot, for a file that has both.
+type SnapshotEvents interface {
+	// Write writes all that are there.
+	Write(ctx context.Context, w io.Writer) (EventsWritten, error)
+	Close() error
+}
+
+// EventsWritten says what SnapshotEvents wrote.
+type EventsWritten struct {
+	// Conversations, Number and Bytes count what was written.
+	Conversations int    `json:"conversations"`
+	Number        uint64 `json:"number"`
+	Bytes         uint64 `json:"bytes"`
+	// Missing is how many bytes the state has and the node that wrote lacks.
+	Missing uint64 `json:"missing_bytes"`
+}
+
+// Close gives up what the snapshot holds beside the state.
+func (p *Snapshot) Close() error {
+	if p.Events == nil {
+		return nil
+	}
+	return p.Events.Close()
 }
 
 // Snapshot captures the whole state, the command-id table included. It is fast enough to run

@@ -28,6 +28,8 @@ type Succession struct {
 	SuspendKeys bool
 	// KeepKey is valid afterwards, whether the state knows it or not. nil for none.
 	KeepKey *APIKey
+	// Events are the chains whose events are lost, with what is left of them by their keys.
+	Events map[ChainKey]EventChain
 	// Revoked certificates stay revoked, whether the state knows them or not.
 	Revoked []RevokedCertificate
 }
@@ -82,6 +84,7 @@ func (s *Store) Succeed(n Succession) (Succeeded, error) {
 	done.Members = t.dropMembers()
 	done.Sandboxes = t.forgetJobs()
 	done.Suspended = t.succeedKeys(n)
+	t.cutEvents(n.Events)
 	t.endAllSessions()
 	done.Unknown = t.forgetOutcomes(n)
 	t.txn.Commit()
@@ -180,6 +183,25 @@ func (t *transaction) forgetJobs() int {
 		}
 	}
 	return len(all)
+}
+
+// cutEvents makes chains what is left of them.
+func (t *transaction) cutEvents(left map[ChainKey]EventChain) {
+	var all []*Conversation
+	for c := range withPrefix[Conversation](t.txn, tableConversations, indexID, nil) {
+		if c.Events != nil {
+			if _, lost := left[c.Events.Key]; lost {
+				all = append(all, c)
+			}
+		}
+	}
+	for _, old := range all {
+		c, chain := *old, left[old.Events.Key]
+		if c.Events = nil; chain.Number > 0 {
+			c.Events = &chain
+		}
+		put(t, tableConversations, old, &c)
+	}
 }
 
 // succeedKeys suspends the API keys and adds the one that stays valid.

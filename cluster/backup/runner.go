@@ -190,6 +190,7 @@ func (r *Runner) write(ctx context.Context) (Saved, error) {
 	if err != nil {
 		return Saved{}, fmt.Errorf("reading the state: %w", err)
 	}
+	defer snapshot.Close()
 	scratch, err := raftstore.NewScratch(r.cfg.Dir)
 	if err != nil {
 		return Saved{}, err

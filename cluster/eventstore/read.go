@@ -84,8 +84,14 @@ func (s *Store) Heads(fn func(*Head) bool) error {
 
 // scan calls fn with the keys that begin with prefix, from a key on, until it returns false. nil is the
 // first or, backwards, the last.
-func (s *Store) scan(prefix, from []byte, backwards bool, fn func(key, value []byte) (bool, error)) (err error) {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: behind(prefix)})
+func (s *Store) scan(prefix, from []byte, backwards bool, fn func(key, value []byte) (bool, error)) error {
+	return scan(s.db, prefix, from, backwards, fn)
+}
+
+func scan(
+	in pebble.Reader, prefix, from []byte, backwards bool, fn func(key, value []byte) (bool, error),
+) (err error) {
+	it, err := in.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: behind(prefix)})
 	if err != nil {
 		return err
 	}
@@ -137,14 +143,18 @@ func (s *Store) Event(key fsm.ChainKey, at uint64) (stored []byte, err error) {
 
 // positions calls fn with what is below a prefix and a position.
 func (s *Store) positions(prefix []byte, from uint64, backwards bool, fn func(at uint64, value []byte) bool) error {
-	return s.read("reading events", func() error {
-		first := binary.BigEndian.AppendUint64(bytes.Clone(prefix), from)
-		return s.scan(prefix, first, backwards, func(k, value []byte) (bool, error) {
-			if len(k) != len(prefix)+8 {
-				return false, errHead
-			}
-			return fn(binary.BigEndian.Uint64(k[len(prefix):]), value), nil
-		})
+	return s.read("reading events", func() error { return positions(s.db, prefix, from, backwards, fn) })
+}
+
+func positions(
+	in pebble.Reader, prefix []byte, from uint64, backwards bool, fn func(at uint64, value []byte) bool,
+) error {
+	first := binary.BigEndian.AppendUint64(bytes.Clone(prefix), from)
+	return scan(in, prefix, first, backwards, func(k, value []byte) (bool, error) {
+		if len(k) != len(prefix)+8 {
+			return false, errHead
+		}
+		return fn(binary.BigEndian.Uint64(k[len(prefix):]), value), nil
 	})
 }
 

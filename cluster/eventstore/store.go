@@ -58,13 +58,15 @@ type Store struct {
 	// applied is the index of the last Write, dirty that something was written since the last Flush.
 	applied uint64
 	dirty   bool
+	// pins are the views that are in use.
+	pins map[*Pin]struct{}
 	// gapped: a Write did not follow what is here.
 	gapped atomic.Bool
 }
 
 // Open opens or creates the store in a directory, which no other process may have open.
 func Open(dir string, o Options) (*Store, error) {
-	s := &Store{dir: dir, logger: o.Logger, failed: make(chan struct{})}
+	s := &Store{dir: dir, logger: o.Logger, failed: make(chan struct{}), pins: map[*Pin]struct{}{}}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
@@ -126,6 +128,10 @@ func (s *Store) Close() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for p := range s.pins {
+		delete(s.pins, p)
+		_ = p.view.Close()
+	}
 	closed := make(chan error, 1)
 	go func() { closed <- s.release() }()
 	select {

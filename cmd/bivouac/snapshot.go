@@ -104,6 +104,13 @@ func (p *program) saveSnapshot(ctx context.Context, c *client.Client, o saveOpti
 	_, err = fmt.Fprintf(out, "saved %s: cluster %s at index %d, term %d, protocol version %d; %s, "+
 		"verified and loaded on trial\n",
 		o.file, m.ClusterID, m.Index, m.Term, m.ProtocolVersion, formatSize(saved.Size))
+	if e := m.Events; err == nil && e != nil {
+		_, err = fmt.Fprintf(out, "%d events of %d conversations, %s\n", e.Number, e.Conversations, sizeText(int64(e.Bytes)))
+		if e.Missing > 0 && err == nil {
+			_, err = fmt.Fprintf(out, "the node lacks %s of events, and so does the file: ask another node\n",
+				sizeText(int64(e.Missing)))
+		}
+	}
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm/snapshotfile"
 	"bivouac.dev/bivouac/httpapi/client"
 	"bivouac.dev/bivouac/httpapi/wire"
@@ -157,5 +158,23 @@ func printRestored(w io.Writer, o restoreOptions, r wire.RestoreReport) error {
 Start the other nodes now, with empty data directories.
 The cluster holds: "bivouac operator hold status" says what differs from Nomad and Vault, "hold release" ends it.
 `, r.Manifest.ClusterID, r.Sandboxes, r.From, r.Index, r.History.ID, keys, r.Members, r.Unknown)
+	if err == nil && r.LostCount > 0 {
+		err = printLostEvents(w, r.RestoredEvents)
+	}
+	return err
+}
+
+// printLostEvents lists what neither the file nor the node's disk has.
+func printLostEvents(w io.Writer, e cluster.RestoredEvents) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%d conversations lack events, which neither the file nor this disk has; they go on without them:\n",
+		e.LostCount)
+	for _, lost := range e.Lost {
+		fmt.Fprintf(&b, "  %s of %s: %d of %d events are left\n", lost.ConversationID, lost.UserID, lost.Left, lost.Number)
+	}
+	if more := e.LostCount - len(e.Lost); more > 0 {
+		fmt.Fprintf(&b, "  and %d more\n", more)
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
 }

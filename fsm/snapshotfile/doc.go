@@ -6,7 +6,8 @@
 //
 //	manifest.json    a Manifest: format, cluster, index, versions, the parts
 //	parts/<sha256>   each part, named by the SHA-256 of the entry's bytes; format 1
-//	                 has the part "state", an fsm snapshot compressed with gzip
+//	                 has the part "state", an fsm snapshot compressed with gzip, and
+//	                 may have "events" behind it (cluster/event_file.go)
 //	SHA256SUMS       the SHA-256 of every entry before it
 //
 // `tar xf FILE && sha256sum -c SHA256SUMS` checks a file without Bivouac. The manifest determines

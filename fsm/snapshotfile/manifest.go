@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"regexp"
 	"time"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 // Format is the file format that this program writes. It refuses a file of a newer format.
@@ -20,8 +22,9 @@ const (
 	nameManifest = "manifest.json"
 	nameSums     = "SHA256SUMS"
 	dirParts     = "parts/"
-	// PartState is the Part.Name of the state.
-	PartState = "state"
+	// PartState is the Part.Name of the state, PartEvents that of the events, which follow it.
+	PartState  = "state"
+	PartEvents = "events"
 )
 
 // encodingGzip is the only Part.Encoding of format 1.
@@ -80,6 +83,9 @@ type Manifest struct {
 	// Stale: the state was read without checking that it is the newest.
 	Stale bool `json:"stale,omitempty"`
 
+	// Events says what the part PartEvents has, nil for a file without it.
+	Events *fsm.EventsWritten `json:"events,omitempty"`
+
 	// Encryption is nil: format 1 encrypts nothing.
 	Encryption *Encryption `json:"encryption"`
 	// Parts are the entries after the manifest, in order.
@@ -100,7 +106,7 @@ type Encryption struct {
 
 // Part is one entry after the manifest.
 type Part struct {
-	// Name is PartState. A reader verifies and skips parts that it does not know.
+	// Name is PartState or PartEvents. A reader verifies and skips parts that it does not know.
 	Name string `json:"name"`
 	// SHA256 is the hash of the entry's bytes, Size their number.
 	SHA256 string `json:"sha256"`

@@ -30,6 +30,10 @@ type Reader struct {
 	length int64
 	sums   sums
 
+	// Events, if set before State is read, gets the content of PartEvents. What it reads is verified only
+	// at the end of State.
+	Events func(io.Reader) error
+
 	// parts are those not yet read. entry is the current one. state decompresses it if it is the
 	// state.
 	parts   []Part
@@ -156,7 +160,10 @@ func (f *Reader) open() error {
 	}
 	sum := sha256.New()
 	f.entry = &entry{part: part, r: io.TeeReader(f.tar, sum), hash: sum}
-	if part.Name != PartState {
+	switch {
+	case part.Name == PartEvents && f.Events != nil:
+		return f.readEvents()
+	case part.Name != PartState:
 		return f.finish()
 	}
 	zip, err := gzip.NewReader(f.entry.r)
@@ -165,6 +172,22 @@ func (f *Reader) open() error {
 	}
 	f.state = zip
 	return nil
+}
+
+// readEvents hands the open part on.
+func (f *Reader) readEvents() error {
+	zip, err := gzip.NewReader(f.entry.r)
+	if err != nil {
+		return f.undecodable(err)
+	}
+	if err := f.Events(zip); err != nil {
+		// A part that is not what was written is the cause.
+		if cause := f.finish(); cause != nil {
+			return cause
+		}
+		return err
+	}
+	return f.finish()
 }
 
 // finish reads the open part to its end and verifies it.

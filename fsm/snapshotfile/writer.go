@@ -35,28 +35,31 @@ type Packed struct {
 	scratch  io.ReadSeeker
 }
 
-// Pack compresses a state into scratch, which must be empty. The Packed uses scratch until it is
-// discarded. Pack stops early with ctx's error.
+// Pack compresses a state and its events into scratch, which must be empty. The Packed uses scratch until
+// it is discarded. Pack stops early with ctx's error.
 func Pack(ctx context.Context, info Info, s *fsm.Snapshot, scratch io.ReadWriteSeeker) (*Packed, error) {
-	stored := &meter{w: scratch, hash: sha256.New(), ctx: ctx}
 	// The fastest level: rows of JSON compress to about a tenth at every level.
-	zip, err := gzip.NewWriterLevel(stored, gzip.BestSpeed)
+	state, err := packPart(ctx, PartState, gzip.BestSpeed, scratch, s.Persist)
 	if err != nil {
-		return nil, fmt.Errorf("compressing the state: %w", err)
-	}
-	content := &meter{w: zip, ctx: ctx}
-	if err := errors.Join(s.Persist(content), zip.Close()); err != nil {
-		return nil, fmt.Errorf("compressing the state: %w", err)
+		return nil, err
 	}
 	v := s.View()
 	m := Manifest{
 		Kind: kind, Format: Format, Created: info.Created.UTC(), Reason: info.Reason, Version: info.Version, Node: info.Node,
 		ClusterID: v.ClusterID(), Index: v.Index(), Term: v.Term(), ProtocolVersion: v.ProtocolVersion(),
-		StateFormat: fsm.SnapshotFormat, Stale: info.Stale,
-		Parts: []Part{{
-			Name: PartState, SHA256: hex.EncodeToString(stored.hash.Sum(nil)), Size: stored.n,
-			Encoding: encodingGzip, ContentSize: content.n,
-		}},
+		StateFormat: fsm.SnapshotFormat, Stale: info.Stale, Parts: []Part{state},
+	}
+	if s.Events != nil {
+		var written fsm.EventsWritten
+		// Sealed bodies are not compressible.
+		events, err := packPart(ctx, PartEvents, gzip.NoCompression, scratch, func(w io.Writer) (err error) {
+			written, err = s.Events.Write(ctx, w)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		m.Events, m.Parts = &written, append(m.Parts, events)
 	}
 	if h := v.History(); h.ID != "" {
 		m.History = &History{ID: h.ID, Epoch: h.Epoch}
@@ -66,6 +69,25 @@ func Pack(ctx context.Context, info Info, s *fsm.Snapshot, scratch io.ReadWriteS
 		return nil, err
 	}
 	return &Packed{manifest: m, header: header, scratch: scratch}, nil
+}
+
+// packPart compresses what write writes into scratch.
+func packPart(
+	ctx context.Context, name string, level int, scratch io.Writer, write func(io.Writer) error,
+) (Part, error) {
+	stored := &meter{w: scratch, hash: sha256.New(), ctx: ctx}
+	zip, err := gzip.NewWriterLevel(stored, level)
+	if err != nil {
+		return Part{}, fmt.Errorf("compressing the %s: %w", name, err)
+	}
+	content := &meter{w: zip, ctx: ctx}
+	if err := errors.Join(write(content), zip.Close()); err != nil {
+		return Part{}, fmt.Errorf("compressing the %s: %w", name, err)
+	}
+	return Part{
+		Name: name, SHA256: hex.EncodeToString(stored.hash.Sum(nil)), Size: stored.n,
+		Encoding: encodingGzip, ContentSize: content.n,
+	}, nil
 }
 
 // Manifest returns the file's manifest.

@@ -54,6 +54,7 @@ func (s *Server) SnapshotSave(c *request.Call) (response.Response, error) {
 	c.Index = snapshot.Index()
 	return response.Response{Status: http.StatusOK, Stream: func(w http.ResponseWriter) error {
 		defer func() { <-s.packing }()
+		defer snapshot.Close()
 		info := snapshotfile.Info{Created: c.Now, Reason: snapshotfile.ReasonSave, Version: s.cfg.Snapshots.Version,
 			Node: s.Cluster.Status().Node, Stale: consistency == cluster.Stale}
 		return s.sendSnapshot(w, c.Request, info, snapshot)
