@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -181,6 +183,52 @@ func TestEvents_AreSealed(t *testing.T) {
 	if res := s.get(s.alice, s.talk, "/search"); res.status != 503 || bytes.Contains(res.body, []byte(canary)) {
 		t.Errorf("without the key: %d %s", res.status, res.body)
 	}
+}
+
+// TestEvents_Download has all events with the sandbox gone, in parts, and one at a time.
+func TestEvents_Download(t *testing.T) {
+	s := newSending(t)
+	var want []string
+	for i := range 9 {
+		one := sentAs(fmt.Sprintf("e-%d", i), "MessageEvent", strings.Repeat("x", 300<<10), i)
+		s.post(s.key, s.talk, "", one).want(t, 200)
+		want = append(want, one)
+	}
+	s.do(s.alice, "DELETE", pathSandboxes+"/"+s.sandbox, "").want(t, 200)
+	of := pathConversations + "/" + s.talk + "/download"
+	res := s.do(s.alice, "GET", of, "").want(t, 200)
+	archive, err := zip.NewReader(bytes.NewReader(res.body), int64(len(res.body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, file := range archive.File {
+		r, err := file.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case i == 0:
+			if file.Name != "meta.json" || !bytes.Contains(text, []byte(s.talk)) {
+				t.Errorf("%s is %s", file.Name, text)
+			}
+		case file.Name != fmt.Sprintf("event_%06d_e-%d.json", i-1, i-1) || string(text) != want[i-1]:
+			t.Errorf("file %d is %s with %d bytes", i, file.Name, len(text))
+		}
+	}
+	if len(archive.File) != 10 {
+		t.Errorf("%d files", len(archive.File))
+	}
+	s.do(s.bob, "GET", of, "").want(t, 404)
+	s.server.downloads.Store("alice/"+s.talk, true)
+	s.do(s.alice, "GET", of, "").want(t, 409)
+	s.server.downloads.Delete("alice/" + s.talk)
+	if err := s.secrets.Delete(t.Context(), fsm.EventKeyPath("alice")); err != nil {
+		t.Fatal(err)
+	}
+	s.do(s.alice, "GET", of, "").want(t, 503)
 }
 
 // TestEvents_PagesEndAt4MiB, and go on behind their last event.
