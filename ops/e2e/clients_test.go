@@ -25,8 +25,8 @@ var methodsRefused = map[string]int{
 	"CloudClient.getRepositoryBranches": 404, "CloudClient.getSuggestedTasks": 404,
 	// Terminals take a key by hand.
 	"CloudClient.startDeviceFlow": 0, "CloudClient.pollForToken": 0,
-	// The built-in agent server keeps no profiles, and gives a conversation one branch.
-	"ConversationClient.switchProfile": 404, "ConversationClient.navigateConversation": 400,
+	// The built-in agent server keeps no profiles.
+	"ConversationClient.switchProfile": 404,
 	// It installs no skills: those of the image, the user and the project are there.
 	"SkillsClient.installSkill": 404, "SkillsClient.listInstalledSkills": 404, "SkillsClient.getInstalledSkill": 404,
 	"SkillsClient.toggleSkill": 404, "SkillsClient.refreshSkill": 404, "SkillsClient.uninstallSkill": 404,

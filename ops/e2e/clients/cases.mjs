@@ -244,7 +244,10 @@ export function conversationCases(w) {
       assert.equal((await agent.startGoal(own, { objective: 'greet', max_iterations: 100000 })).success, true)
     },
     stopGoal: async () => assert.equal((await agent.stopGoal(own)).success, true),
-    resumeGoal: async () => { await agent.resumeGoal(own) },
+    resumeGoal: async () => {
+      await finished(own) // the run of a goal that was stopped goes on
+      assert.equal((await agent.resumeGoal(own)).success, true)
+    },
     updateConversation: async () => { await agent.updateConversation(own, { title: 'Another talk' }) },
     deleteConversation: async () => {
       await agent.deleteConversation(fork)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -21,11 +19,10 @@ type memory struct {
 	events []event.Event
 	sent   []event.Event
 	state  map[string]json.RawMessage
-	grown  chan struct{}
 }
 
 func newMemory() *memory {
-	return &memory{state: map[string]json.RawMessage{}, grown: make(chan struct{})}
+	return &memory{state: map[string]json.RawMessage{}}
 }
 
 func (m *memory) Append(events ...event.Event) error {
@@ -41,8 +38,6 @@ func (m *memory) Append(events ...event.Event) error {
 		}
 	}
 	m.events = append(m.events, events...)
-	close(m.grown)
-	m.grown = make(chan struct{})
 	return nil
 }
 
@@ -68,25 +63,6 @@ func (m *memory) State(key string) json.RawMessage {
 func (m *memory) say(text string) {
 	_ = m.Append(&event.Message{Head: event.Head{Source: event.SourceUser},
 		LLMMessage: event.LLMMessage{Role: "user", Content: []event.Content{event.TextContent(text)}}})
-}
-
-// await waits until the events fulfil ok.
-func (m *memory) await(t *testing.T, what string, ok func([]string) bool) {
-	t.Helper()
-	late := time.After(5 * time.Minute) // an agent that fails leaves what is awaited for ever
-	for {
-		m.mu.Lock()
-		grown := m.grown
-		m.mu.Unlock()
-		if ok(m.story()) {
-			return
-		}
-		select {
-		case <-grown:
-		case <-late:
-			t.Fatalf("%s: %v", what, m.story())
-		}
-	}
 }
 
 // story is the events in short, without the state that changes by the agent.

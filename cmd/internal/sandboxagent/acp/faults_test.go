@@ -325,7 +325,8 @@ func TestFaults_Waits(t *testing.T) {
 	}{
 		"accepted":    {acptest.Fine, func(f *fake) { f.respond(true, true) }, engine.Finished, done},
 		"a plain run": {acptest.Fine, func(*fake) {}, engine.Finished, done},
-		"rejected":    {acptest.Fine, func(f *fake) { f.respond(false, true) }, engine.Idle, []string{"call write done.txt failed"}},
+		"rejected": {acptest.Fine, func(f *fake) { f.respond(false, true) }, engine.Idle,
+			[]string{"call write done.txt failed"}},
 		"a message": {acptest.Fine, func(f *fake) { f.respond(false, true); f.say("hello") }, engine.Finished,
 			[]string{"user: hello", "call write done.txt failed", "finish: You said: hello", "finished"}},
 		"a late message": {acptest.Fine, func(f *fake) { f.say("hello"); f.respond(true, true) }, engine.Finished,

@@ -102,15 +102,13 @@ func TestFork(t *testing.T) {
 func TestOperations_Refused(t *testing.T) {
 	s := newServer(t)
 	s.begun()
-	first := s.events(convUID)[0].Envelope().ID
 	for _, c := range []struct {
 		path, body string
 		status     int
 		why        string
 	}{
-		{"/navigate", `{"event_id":"` + first + `"}`, 400, "fork it with from_event_id"},
 		{"/navigate", `{"event_id":"` + forkUID + `"}`, 404, "no such event"},
-		{"/navigate", `{}`, 422, "event_id"},
+		{"/navigate", `{"event_id":7}`, 422, "event_id"},
 		{"/goal", `{"objective":"Be done"}`, 400, "send the objective as a message"},
 		{"/goal", `{}`, 422, "objective"},
 		{"/goal/stop", ``, 200, "true"},

@@ -264,7 +264,8 @@ func TestFileEditor_PicturesByTheirBytes(t *testing.T) {
 func TestFileEditor_MissesByWhitespace(t *testing.T) {
 	const text = "package p\n\nfunc f() {\n\tif a  {\n\t\treturn\n\t}\n}\n\nfunc g() {\n\tif a {\n\t\treturn\n\t}\n}\n"
 	for name, c := range map[string]struct{ old, want string }{
-		"spaces for tabs":   {"func f() {\n    if a {\n        return", "Lines 3 to 5 differ from it by whitespace alone. They are exactly:\nfunc f() {\n\tif a  {\n\t\treturn"},
+		"spaces for tabs": {"func f() {\n    if a {\n        return", "Lines 3 to 5 differ from it by whitespace alone. " +
+			"They are exactly:\nfunc f() {\n\tif a  {\n\t\treturn"},
 		"another break":     {"func f(){ if a { return } }", "Lines 3 to 7"},
 		"two places":        {"if a {\n return\n}", "Lines 10 to 12"},
 		"the end of a line": {"package p  \n\nfunc f()", "Lines 1 to 3"},

@@ -54,7 +54,8 @@ type globAction struct {
 // Definition implements Tool.
 func (t globTool) Definition() Definition {
 	return searchDefinition(GlobName, "Glob", "Find files by a glob pattern, the newest first, at most 100. "+
-		"* is within a directory, ** is any number of them. What .gitignore names is left out.", Parameters(SchemaOf[globAction]()))
+		"* is within a directory, ** is any number of them. What .gitignore names is left out.",
+		Parameters(SchemaOf[globAction]()))
 }
 
 // Parse implements Tool.
@@ -92,7 +93,8 @@ type grepAction struct {
 // Definition implements Tool.
 func (t grepTool) Definition() Definition {
 	return searchDefinition(GrepName, "Grep", "Find the files with a line that matches a regular expression, "+
-		"the newest first, at most 100. View them for the lines. What .gitignore names is left out.", Parameters(SchemaOf[grepAction]()))
+		"the newest first, at most 100. View them for the lines. What .gitignore names is left out.",
+		Parameters(SchemaOf[grepAction]()))
 }
 
 // Parse implements Tool.

@@ -335,11 +335,12 @@ func (t *Terminal) wait(ctx context.Context, a TerminalAction, note string) Obse
 		out := s.out.take(false)
 		m := t.metadata(stillRunning)
 		m.Prefix = note
-		if why == endedAsks {
+		switch why {
+		case endedAsks:
 			m.Suffix = "\n[The program waits for input. " + howToGoOn + "]"
-		} else if why == endedSilent {
+		case endedSilent:
 			m.Suffix = fmt.Sprintf("\n[The command has no new output after %s seconds. %s]", seconds(t.c.SoftTimeout), howToGoOn)
-		} else {
+		default:
 			m.Suffix = fmt.Sprintf("\n[The command is still running after %s seconds. %s]", seconds(t.c.LongTimeout), howToGoOn)
 		}
 		return t.observe(a, out, m)

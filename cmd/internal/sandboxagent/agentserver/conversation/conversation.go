@@ -95,6 +95,8 @@ type Conversation struct {
 	deleted bool
 	// decoded are the events of log, nil until needed. It only grows.
 	decoded []event.Event
+	// branch are those on the active branch of a log with several, nil until needed.
+	branch []event.Event
 	// unsaved are events that count but could not be stored.
 	unsaved []event.Event
 	// copying keeps the times of the events that are written: those of a fork, while it is made.
@@ -194,7 +196,7 @@ func (c *Conversation) tail(from, bytes int) (texts []json.RawMessage, first, to
 // drop forgets the indexes of a conversation without a run. The caller holds c.mu.
 func (c *Conversation) drop() {
 	if c.run == nil && !c.goesOn && len(c.unsaved) == 0 {
-		c.log, c.decoded = nil, nil
+		c.log, c.decoded, c.branch = nil, nil, nil
 	}
 }
 

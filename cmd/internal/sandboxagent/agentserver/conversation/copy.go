@@ -81,17 +81,23 @@ func (s *Service) copyOf(c *Conversation, from *string) (m Meta, events []event.
 	found := from == nil
 	if err == nil {
 		m, request = c.meta, slices.Clone(c.request)
-		for _, e := range l.entries {
+		all := l.entries
+		if from != nil {
+			var n int
+			if n, found = l.byID[decode.Dashed(*from)]; found {
+				all = nil
+				for _, at := range l.lineage(n) {
+					all = append(all, l.entries[at])
+				}
+			}
+		}
+		for _, e := range all {
 			var b json.RawMessage
 			if b, err = l.body(e); err != nil {
 				break
 			}
 			raw = append(raw, b)
 			until = e.ID
-			if from != nil && e.ID == decode.Dashed(*from) {
-				found = true
-				break
-			}
 		}
 	}
 	c.mu.Unlock()

@@ -20,8 +20,10 @@ type eventEntry struct {
 	Timestamp string
 	Kind      string
 	Source    string
-	offset    int64
-	length    int
+	// parent is the index of the event before it on its branch, -1 for the first.
+	parent int
+	offset int64
+	length int
 }
 
 // eventLog is one conversation's events: an append-only file with one JSON document per line. The
@@ -37,6 +39,8 @@ type eventLog struct {
 	first int
 	// sparse is a file of an older server, which left out the members that are null.
 	sparse bool
+	// branched is a log in which an event is not the child of the one before it.
+	branched bool
 	// skipped counts unreadable lines before the last good one.
 	skipped int
 }
@@ -47,6 +51,7 @@ type eventHead struct {
 	Timestamp string          `json:"timestamp"`
 	Kind      string          `json:"kind"`
 	Source    string          `json:"source"`
+	ParentID  *string         `json:"parent_id"`
 	Key       string          `json:"key"`
 	Value     json.RawMessage `json:"value"`
 }
@@ -104,9 +109,11 @@ func (l *eventLog) index(line []byte, offset int64) bool {
 	if _, known := l.byID[h.ID]; known {
 		return true
 	}
+	parent := l.parentOf(h.ParentID)
+	l.branched = l.branched || parent != len(l.entries)-1
 	l.byID[h.ID] = len(l.entries)
 	l.entries = append(l.entries, eventEntry{ID: h.ID, Timestamp: h.Timestamp, Kind: h.Kind, Source: h.Source,
-		offset: offset, length: len(bytes.TrimRight(line, "\n"))})
+		parent: parent, offset: offset, length: len(bytes.TrimRight(line, "\n"))})
 	if len(l.entries) == 1 {
 		l.sparse = !bytes.Contains(line, []byte(`"parent_id":null`)) // as it is of every first event
 	}

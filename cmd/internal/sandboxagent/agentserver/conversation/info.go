@@ -2,7 +2,6 @@ package conversation
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
@@ -37,6 +36,7 @@ type Info struct {
 	ForkedFrom           *string           `json:"forked_from_conversation_id"`
 	ForkedFromEvent      *string           `json:"forked_from_event_id"`
 	LastUserMessageID    *string           `json:"last_user_message_id"`
+	LeafEventID          *string           `json:"leaf_event_id"`
 	CreatedAt            time.Time         `json:"created_at"`
 	UpdatedAt            time.Time         `json:"updated_at"`
 }
@@ -70,14 +70,15 @@ func (c *Conversation) snapshot(l *eventLog) Info {
 		Stats: stats, Metrics: total(stats), Agent: m.Agent, SecretNames: m.SecretNames,
 		Title: m.Title, Tags: m.Tags, ParentConversationID: m.ParentID, UserID: m.UserID,
 		ForkedFrom: m.ForkedFrom, ForkedFromEvent: m.ForkedFromEvent, LastUserMessageID: l.lastUserMessage(),
-		CreatedAt: m.CreatedAt, UpdatedAt: l.updated(m.UpdatedAt),
+		LeafEventID: l.leaf(),
+		CreatedAt:   m.CreatedAt, UpdatedAt: l.updated(m.UpdatedAt),
 	}
 }
 
 // lastUserMessage is the id of the user's latest message, nil without one.
 func (l *eventLog) lastUserMessage() *string {
-	for _, e := range slices.Backward(l.entries) {
-		if e.Kind == event.KindMessage && e.Source == event.SourceUser {
+	for n := len(l.entries) - 1; n >= 0; n = l.entries[n].parent {
+		if e := l.entries[n]; e.Kind == event.KindMessage && e.Source == event.SourceUser {
 			return &e.ID
 		}
 	}

@@ -120,7 +120,10 @@ func (s *Service) goOn() {
 		if s.ctx.Err() != nil {
 			return
 		}
-		if c.meta.AfterRestart != afterRestartRun && !unended(filepath.Join(c.dir, eventsFile)) {
+		c.mu.Lock()
+		drained, dir := c.meta.AfterRestart == afterRestartRun, c.dir
+		c.mu.Unlock()
+		if !drained && !unended(filepath.Join(dir, eventsFile)) {
 			continue
 		}
 		if err := s.goOnWith(c); err != nil && !IsGone(err) {

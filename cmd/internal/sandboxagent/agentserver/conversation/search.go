@@ -106,18 +106,6 @@ func (c *Conversation) EventsByID(ids []string) ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// HasEvent reports whether an event is stored.
-func (c *Conversation) HasEvent(id string) (bool, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l, err := c.events()
-	if err != nil {
-		return false, err
-	}
-	_, known := l.byID[id]
-	return known, nil
-}
-
 // EventIDs are the ids of the stored events, in their order.
 func (c *Conversation) EventIDs() ([]string, error) {
 	c.mu.Lock()

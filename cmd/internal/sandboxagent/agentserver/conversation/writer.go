@@ -126,6 +126,9 @@ func (c *Conversation) write(events ...event.Event) error {
 	if c.decoded != nil {
 		c.decoded = append(c.decoded, all...)
 	}
+	if c.branch != nil {
+		c.branch = append(c.branch, all...)
+	}
 	return nil
 }
 
@@ -186,7 +189,7 @@ func (c *Conversation) history() ([]event.Event, error) {
 		}
 		c.decoded = list
 	}
-	return slices.Clip(c.decoded), nil
+	return c.active(c.decoded), nil
 }
 
 // lastID is the id of the latest event, empty without one.

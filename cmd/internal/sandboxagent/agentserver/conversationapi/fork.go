@@ -45,26 +45,29 @@ func (a *API) HandleFork(w http.ResponseWriter, r *http.Request) {
 	a.writeInfo(w, r, http.StatusCreated, forked)
 }
 
-// HandleNavigate handles POST /api/conversations/{id}/navigate, which is refused.
+// HandleNavigate handles POST /api/conversations/{id}/navigate: the conversation goes on after an event,
+// on another branch. Without one it begins anew.
 func (a *API) HandleNavigate(w http.ResponseWriter, r *http.Request) {
 	c, o, ok := a.opened(w, r)
 	if !ok {
 		return
 	}
 	id := o.UUID("event_id")
-	if o.Value("event_id") == nil {
-		wire.Missing(o, "event_id")
-	}
 	if wire.Refused(w, o) {
 		return
 	}
-	known, err := c.HasEvent(decode.Dashed(*id))
-	switch {
+	if id != nil {
+		dashed := decode.Dashed(*id)
+		id = &dashed
+	}
+	switch err := a.conversations.Navigate(c, id); {
+	case errors.Is(err, conversation.ErrNoEvent):
+		wire.WriteDetail(w, http.StatusNotFound, "event_id: the conversation has no such event")
+	case errors.Is(err, conversation.ErrRunning):
+		wire.WriteDetail(w, http.StatusConflict, "Conversation already running. Wait for completion or pause first.")
 	case err != nil:
 		a.doneOr(w, r, err, http.StatusNotFound, "Conversation not found")
-	case !known:
-		wire.WriteDetail(w, http.StatusNotFound, "event_id: the conversation has no such event")
 	default:
-		wire.WriteDetail(w, http.StatusBadRequest, "A conversation has one branch here: fork it with from_event_id instead")
+		a.writeInfo(w, r, http.StatusOK, c)
 	}
 }

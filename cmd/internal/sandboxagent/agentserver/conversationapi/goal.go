@@ -55,7 +55,8 @@ func (a *API) goalDone(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, conversation.ErrRunning):
 		wire.WriteDetail(w, http.StatusConflict, "Conversation run or goal loop already running.")
 	case errors.Is(err, conversation.ErrNoJudge):
-		wire.WriteDetail(w, http.StatusBadRequest, "This conversation's agent judges no goals: send the objective as a message")
+		wire.WriteDetail(w, http.StatusBadRequest,
+			"This conversation's agent judges no goals: send the objective as a message")
 	case errors.Is(err, conversation.ErrNoGoal):
 		wire.WriteDetail(w, http.StatusBadRequest, "There is no goal to resume: none was started, or it has ended")
 	case err != nil:
