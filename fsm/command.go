@@ -103,6 +103,10 @@ const (
 	SessionEnd    CommandType = "session.end"
 	SessionSeen   CommandType = "session.seen"
 
+	DeviceAsk    CommandType = "device.ask"
+	DeviceAllow  CommandType = "device.allow"
+	DeviceRedeem CommandType = "device.redeem"
+
 	OwnKeyCreate CommandType = "own_key.create"
 	OwnKeyRevoke CommandType = "own_key.revoke"
 	EventsAppend CommandType = "events.append"

@@ -129,6 +129,10 @@ var commandTable = map[CommandType]commandRow{ //nolint:gochecknoglobals // read
 	SessionEnd:    byUser(row(VersionSessions, (*transaction).applySessionEnd)),
 	SessionSeen:   row(VersionSessions, (*transaction).applySessionSeen),
 
+	DeviceAsk:    row(VersionDevices, (*transaction).applyDeviceAsk),
+	DeviceAllow:  byUser(row(VersionDevices, (*transaction).applyDeviceAllow)),
+	DeviceRedeem: row(VersionDevices, (*transaction).applyDeviceRedeem),
+
 	OwnKeyCreate: byUser(row(VersionOwnKeys, (*transaction).applyOwnKeyCreate)),
 	OwnKeyRevoke: byUser(row(VersionOwnKeys, (*transaction).applyOwnKeyRevoke)),
 

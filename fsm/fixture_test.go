@@ -195,6 +195,8 @@ func rowName(row any) string {
 		return r.UserID + "/" + r.Hash[:8]
 	case *SignInCode:
 		return r.UserID + "/" + r.Hash[:8]
+	case *Device:
+		return r.Hash[:8]
 	case *Orphan:
 		return r.Kind + "/" + r.Sandbox
 	}

@@ -35,6 +35,8 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&CustomSecretPutBody{CustomSecret{Name: "A", Ref: SecretRef{Path: "p", Version: 1}}},
 		&CustomSecretUpdateBody{"A", "B", "d"}, &CustomSecretDeleteBody{"B"},
 		&SessionCreateBody{sha("token"), 1}, &SessionOfferBody{sha("code"), 1}, &SessionEndBody{sha("token")},
+		&DeviceAskBody{sha("d"), sha("c"), "n", "a"}, &DeviceAllowBody{sha("c"), 1},
+		&DeviceRedeemBody{sha("d"), "k9", sha("k9")},
 		&OwnKeyCreateBody{Lookup: "ownownownown", Hash: sha("own"), Name: "own"}, &OwnKeyRevokeBody{1},
 		&SandboxShareBody{
 			ID:    "sb-c1",

@@ -70,6 +70,8 @@ func genHistoryBody(t *rapid.T, c CommandType) (string, Body) {
 		return genPageBody(t, c)
 	case SessionCreate, SessionOffer, SessionRedeem, SessionEnd, SessionSeen:
 		return genSessionBody(t, c)
+	case DeviceAsk, DeviceAllow, DeviceRedeem:
+		return genDeviceBody(t, c)
 	case OwnKeyCreate:
 		lookup := oneOf("k1", "k2", "k3", "k4").Draw(t, "own lookup")
 		return genUser().Draw(t, "whose own"), &OwnKeyCreateBody{Lookup: lookup, Hash: sha(lookup)}

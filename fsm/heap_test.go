@@ -156,6 +156,10 @@ func heapShapes() map[string]func(i int) []any {
 		"sign-in code": func(i int) []any {
 			return []any{&SignInCode{Hash: sha(fmt.Sprint(i)), UserID: "ada", KeyID: 1, Until: at}}
 		},
+		"device": func(i int) []any {
+			return []any{&Device{Hash: sha(fmt.Sprint(i)), UserCode: sha(fmt.Sprint("u", i)), Name: *text(20),
+				Address: *text(12), UserID: "ada", KeyID: 1, Until: at}}
+		},
 		"task asking": func(i int) []any {
 			one := task(i, 500, StartTaskRunningSetupScript)
 			one.Setup = &TaskSetup{Repository: *text(40), Hash: sha(fmt.Sprint(i)), Directory: *text(40)}
@@ -215,6 +219,8 @@ func heapOf(t *testing.T, n int, shape func(i int) []any) (heap, counted int) {
 				put(tx, tableSessions, nil, row)
 			case *SignInCode:
 				put(tx, tableSignInCodes, nil, row)
+			case *Device:
+				put(tx, tableDevices, nil, row)
 			case *commandRecord:
 				put(tx, tableClientCommands, nil, row)
 			}

@@ -24,7 +24,7 @@ func (m *model) picture() picture {
 		s := &m.sandboxes[i]
 		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State,
 			s.Reason,
-			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.StopAt, s.LastUse, s.Since),
+			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.LastUse, s.Since),
 			"expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
@@ -73,7 +73,7 @@ func pictureOf(v *View) picture {
 		p = append(p, "sandbox "+words(s.ID, s.UserID, s.SpecID, s.Template.Image, s.Template.CPU, s.Desired, s.Generation,
 			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef,
 			s.WarmKeyRef,
-			s.PausedBy, s.DesiredAt, s.StopAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
+			s.PausedBy, s.DesiredAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
 	}
 	slices.Sort(p)
 	return p

@@ -54,7 +54,7 @@ func (m *model) applyNewer(c Command) Code {
 }
 
 func (s *modelSandbox) wish(d Desired, now time.Time, pausedBy string) {
-	s.Desired, s.DesiredAt, s.PausedBy, s.StopAt = d, now, pausedBy, time.Time{}
+	s.Desired, s.DesiredAt, s.PausedBy = d, now, pausedBy
 	s.Generation++
 }
 

@@ -48,15 +48,15 @@ type modelSandbox struct {
 	State                       SandboxState
 	Reason                      string
 	// Memory is in MiB. Pool, Claimed and the refs belong to warm pools.
-	Memory                     int
-	Pool                       string
-	Claimed                    bool
-	Key, Init, WarmKey         SecretRef
-	WarmHash                   string
-	PausedBy                   string
-	DesiredAt, StopAt, LastUse time.Time
-	Since                      time.Time
-	Policy                     Policy
+	Memory             int
+	Pool               string
+	Claimed            bool
+	Key, Init, WarmKey SecretRef
+	WarmHash           string
+	PausedBy           string
+	DesiredAt, LastUse time.Time
+	Since              time.Time
+	Policy             Policy
 }
 
 type modelTask struct {
@@ -179,18 +179,7 @@ func (m *model) apply(c Command) Code {
 	case *SandboxCreateBody:
 		return m.createSandbox(c.UserID, b, nil)
 	case *SandboxPauseBody:
-		stopAt := m.now.Add(b.StopAfter)
-		was := m.sandbox(b.ID)
-		if was != nil && was.Desired == DesiredPaused && (b.StopAfter > 0 || !was.StopAt.After(m.now)) {
-			stopAt = was.StopAt
-		} else if b.StopAfter == 0 && (was == nil || was.Desired != DesiredPaused) {
-			stopAt = time.Time{}
-		}
-		code := m.wish(c.UserID, b.ID, func(s *modelSandbox) bool { return s.Desired != DesiredPaused }, DesiredPaused)
-		if code == "" {
-			m.sandbox(b.ID).StopAt = stopAt
-		}
-		return code
+		return m.wish(c.UserID, b.ID, func(s *modelSandbox) bool { return s.Desired != DesiredPaused }, DesiredPaused)
 	case *SandboxResumeBody:
 		return m.resume(c.UserID, b.ID, func(s *modelSandbox) bool {
 			return s.Desired == DesiredPaused || s.State == SandboxError && s.Observed == s.Generation

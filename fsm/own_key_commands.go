@@ -33,14 +33,8 @@ func (b *OwnKeyCreateBody) check(r *rules) {
 }
 
 func (t *transaction) applyOwnKeyCreate(b *OwnKeyCreateBody) (Result, *Error) {
-	user, valid := t.cmd.UserID, 0
-	for k := range withPrefix[APIKey](t.txn, tableAPIKeys, indexUser, prefixOf(user)) {
-		if k.Valid(t.now) {
-			valid++
-		}
-	}
-	if valid >= MaxOwnKeys {
-		return Result{}, Errorf(CodeConflict, "you have %d API keys, and may have %d: delete one", valid, MaxOwnKeys)
+	if err := t.roomForOwnKey(t.cmd.UserID); err != nil {
+		return Result{}, err
 	}
 	end := b.ExpiresAt
 	if most := t.endOfCredential(); most != nil {
@@ -50,8 +44,22 @@ func (t *transaction) applyOwnKeyCreate(b *OwnKeyCreateBody) (Result, *Error) {
 		end = cmp.Or(end, most)
 	}
 	return t.applyAPIKeyCreate(&APIKeyCreateBody{
-		Lookup: b.Lookup, Hash: b.Hash, Name: b.Name, UserID: user, ExpiresAt: end,
+		Lookup: b.Lookup, Hash: b.Hash, Name: b.Name, UserID: t.cmd.UserID, ExpiresAt: end,
 	})
+}
+
+// roomForOwnKey refuses one more key of a user who has MaxOwnKeys.
+func (t *transaction) roomForOwnKey(user string) *Error {
+	valid := 0
+	for k := range withPrefix[APIKey](t.txn, tableAPIKeys, indexUser, prefixOf(user)) {
+		if k.Valid(t.now) {
+			valid++
+		}
+	}
+	if valid >= MaxOwnKeys {
+		return Errorf(CodeConflict, "you have %d API keys, and may have %d: delete one", valid, MaxOwnKeys)
+	}
+	return nil
 }
 
 // endOfCredential returns when the key or session that the command was asked with ends at the latest,

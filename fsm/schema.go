@@ -29,6 +29,7 @@ const (
 	tableProfiles       = "profiles"
 	tableSessions       = "sessions"
 	tableSignInCodes    = "sign_in_codes"
+	tableDevices        = "devices"
 	// Derived: tableSecretRefs counts the rows that hold each ref, tableUsage the usage that limits
 	// bound.
 	tableSecretRefs = "secret_refs"
@@ -63,7 +64,7 @@ func schema() *memdb.DBSchema {
 		userTable(), apiKeyTable(), settingsTable(), providerTable(), customSecretTable(), specTable(),
 		sandboxTable(), conversationTable(), startTaskTable(), clientCommandTable(), secretRefTable(),
 		recentStartTable(), usageTable(), orphanTable(), replacedTable(), setupTable(), profileTable(),
-		sessionTable(), signInCodeTable(),
+		sessionTable(), signInCodeTable(), deviceTable(),
 	}
 	s := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {

@@ -93,6 +93,10 @@ func samples() map[string]sample {
 			&SignInCode{Hash: "h", UserID: "u", Until: t0}, &SignInCode{Hash: "g", UserID: "v", Until: t1},
 			&SignInCode{Hash: "h", UserID: "u", Until: t2},
 		},
+		tableDevices: {
+			&Device{Hash: "h", UserCode: "a", Until: t0}, &Device{Hash: "g", UserCode: "b", UserID: "v", Until: t1},
+			&Device{Hash: "h", UserCode: "a", UserID: "u", Until: t0},
+		},
 		tableUsage: {
 			&usageRow{"", Usage{Running: 1}}, &usageRow{"u", Usage{Running: 1}}, &usageRow{"", Usage{Running: 2}},
 		},

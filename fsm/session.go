@@ -148,6 +148,11 @@ func (t *transaction) endSessions(user string, keyID int) {
 			drop(t, tableSignInCodes, c)
 		}
 	}
+	for _, d := range collect(withPrefix[Device](t.txn, tableDevices, indexUser, prefixOf(user))) {
+		if keyID == 0 || d.KeyID == keyID {
+			drop(t, tableDevices, d)
+		}
+	}
 }
 
 // endAllSessions removes every session and code, for a new history: one may have ended since.
@@ -157,6 +162,9 @@ func (t *transaction) endAllSessions() {
 	}
 	for _, c := range collect(withPrefix[SignInCode](t.txn, tableSignInCodes, indexID, nil)) {
 		drop(t, tableSignInCodes, c)
+	}
+	for _, d := range collect(withPrefix[Device](t.txn, tableDevices, indexID, nil)) {
+		drop(t, tableDevices, d)
 	}
 }
 

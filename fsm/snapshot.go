@@ -127,6 +127,7 @@ func (p *Snapshot) rows() iter.Seq2[string, any] {
 			tableUsers, tableAPIKeys, tableSettings, tableProviders, tableCustomSecrets, tableSpecs,
 			tableSandboxes, tableConversations, tableStartTasks, tableRecentStarts, tableClientCommands, tableOrphans,
 			tableReplaced, tableSetups, tableProfiles, tableSessions, tableSignInCodes,
+			tableDevices,
 		} {
 			it, err := p.view.txn.Get(table, indexID+"_prefix", []byte(nil))
 			must(err)
@@ -287,6 +288,8 @@ func decodeRow(table string, row []byte) (store func(*loader) error, err error) 
 		return decoded[Session](table, row)
 	case tableSignInCodes:
 		return decoded[SignInCode](table, row)
+	case tableDevices:
+		return decoded[Device](table, row)
 	case tableInternalCommands:
 		r := new(commandRecord)
 		return func(l *loader) error { return l.restoreCommand(r) }, json.Unmarshal(row, r)

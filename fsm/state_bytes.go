@@ -68,6 +68,7 @@ const (
 	profileHeap      = 900
 	sessionHeap      = 1500
 	signInCodeHeap   = 1500
+	deviceHeap       = 2000
 	chainHeap        = 96
 	saidHeap         = 160
 	resultHeap       = 1250
@@ -120,6 +121,10 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, sessionHeap + 2*len(row.UserID)
 	case *SignInCode:
 		return row.UserID, signInCodeHeap + 2*len(row.UserID)
+	case *Device:
+		if row.UserID != "" {
+			return row.UserID, deviceHeap + len(row.Name) + len(row.Address) + 2*len(row.UserID)
+		}
 	case *Orphan:
 		if row.Owner != "" {
 			return row.Owner, lostHeap + len(

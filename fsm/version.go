@@ -24,8 +24,8 @@ import (
 // voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
 // copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of models and
 // agents, and sessions of browsers, lets users make keys of their own, and starts ask for an agent that
-// plans. Version 12 keeps the events of conversations, and has a pause
-// leave the job running for a while.
+// plans. Version 12 keeps the events of conversations, has a pause leave the job running for a while, and
+// lets terminals log in with a browser.
 const ProtocolVersion = 12
 
 // What each protocol version introduced.
@@ -87,6 +87,8 @@ const (
 	VersionStops = 12
 	// VersionServers: the configuration says more of single servers of models, and of models.
 	VersionServers = 12
+	// VersionDevices: a user allows the request of a device, such as a terminal, for a key of its own.
+	VersionDevices = 12
 )
 
 // VersionBrings says in words what a protocol version brings, "" for one that this program does not
@@ -118,10 +120,10 @@ func VersionBrings(version int) string {
 	case VersionProfiles: // VersionSessions, VersionOwnKeys and VersionPlans, too
 		return "users have profiles of models and agents, change single settings and secrets, and make API keys of " +
 			"their own; browsers sign in with a session; a start may ask for an agent that plans"
-	case VersionEvents: // VersionStops and VersionServers, too
+	case VersionEvents: // VersionStops, VersionServers and VersionDevices, too
 		return "events of conversations are the cluster's: on a majority, in order, and read from any node; " +
 			"a Stop on the web page is taken back without a start; the configuration has certificates, headers and " +
-			"slots of servers of models, and profiles of models"
+			"slots of servers of models, and profiles of models; terminals log in with a browser"
 	}
 	return ""
 }

@@ -48,6 +48,10 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"model":"m"}`
 	case "conversation.switch_profile":
 		body = `{"profile_name":"fast"}`
+	case "device.look", "device.allow":
+		body = `{"user_code":"` + waitingUserCode + `"}`
+	case "device.token":
+		body = `{"device_code":"` + waitingDeviceCode + `"}`
 	case "agent_profile.save":
 		body = `{"llm_profile_ref":"fast"}`
 	case "llm_profile.save", "organization_profile.save":
@@ -78,11 +82,14 @@ func TestAuth_EveryRoute(t *testing.T) {
 	t.Parallel()
 	for _, r := range routes() {
 		t.Run(r.name, func(t *testing.T) {
-			h := newHarness(t, withLogs(&fakeLogs{}), withAgentServers).withSpec().withSettings()
+			h := newHarness(t, withLogs(&fakeLogs{}), withAgentServers, withPage(t)).withSpec().withSettings()
 			sb := h.createSandbox(h.alice)
 			h.observe(sb, running())
 			h.questioned(r, sb)
 			h.starting()
+			if strings.HasPrefix(r.name, "device.") {
+				h.waits()
+			}
 			talk := h.conversation("alice", sb, speaksACP)
 			h.withEvent(r, sb, talk)
 			method, path, body := sampleRequest(r, sb, talk)

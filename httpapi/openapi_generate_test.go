@@ -93,7 +93,8 @@ func unseen() map[string]any {
 		"event.search":     wire.Page[map[string]any]{},
 		"snapshot.restore": wire.RestoreReport{}, "openapi": map[string]any{}, "session.page": "",
 		"docs":           "",
-		"session.create": wire.SignedIn{}, "session.look": wire.CodeOwner{},
+		"session.create": wire.SignedIn{}, "session.look": wire.CodeOwner{}, "device.authorize": wire.DeviceCodes{},
+		"device.look": wire.Device{}, "device.allow": wire.Success{},
 	}
 }
 
@@ -104,6 +105,10 @@ func world(t *testing.T, r *route) (h *harness, req *http.Request, params httpro
 	h.observe(sb, running())
 	h.questioned(*r, sb)
 	h.starting()
+	if r.name == "device.token" {
+		h.waits()
+		h.allows()
+	}
 	conversation := h.conversation("alice", sb, speaksACP)
 	h.withEvent(*r, sb, conversation)
 	method, path, body := sampleRequest(*r, sb, conversation)

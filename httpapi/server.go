@@ -48,6 +48,7 @@ type Server struct {
 	login      *session.Page
 	signIns    *limits.PerKey[netip.Prefix]
 	allSignIns *rate.Limiter
+	devices    deviceLimits
 	// live has the settings that Reload replaces; reloading guards the replacing, and conns, which
 	// Run sets.
 	live      atomic.Pointer[live]
@@ -90,6 +91,7 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		metrics:    newMetrics(cfg.Registerer, routes()),
 		login:      session.NewPage(),
 		signIns:    newSignIns(),
+		devices:    newDeviceLimits(),
 		allSignIns: rate.NewLimiter(allSignIns*rate.Every(signInPause), allSignIns*signInBurst),
 		requests:   newRequestLog(),
 		settings:   newSettingsResponses(),

@@ -78,13 +78,16 @@ func (p *program) readLogin() (login, error) {
 
 func (p *program) loginCommand() *cobra.Command {
 	var api apiFlags
+	var withKey bool
 	cmd := &cobra.Command{
 		Use:   "login",
 		Short: "Keep an API key for the commands that follow",
-		Long: `Ask for an API key, try it, and keep it with the nodes' addresses in one file of mode
-0600: bivouac/login.json in $XDG_CONFIG_HOME, or in ~/.config. It is read from the
-terminal without being shown, else from the first line of stdin. The kept key is sent
-to the kept addresses only. BIVOUAC_ADDR, BIVOUAC_API_KEY and BIVOUAC_CACERT come before
+		Long: `Get an API key, try it, and keep it with the nodes' addresses in one file of mode
+0600: bivouac/login.json in $XDG_CONFIG_HOME, or in ~/.config. At a terminal a browser
+that is signed in on the nodes' web page allows it, and it gets a key of its own. With
+--with-key, and where the nodes have no web page, it asks for a key, which the terminal
+does not show; elsewhere the key is the first line of stdin. The kept key is sent to the
+kept addresses only. BIVOUAC_ADDR, BIVOUAC_API_KEY and BIVOUAC_CACERT come before
 the file, flags before both.`,
 		Example: `  bivouac login --address https://n1.example.org:8440,https://n2.example.org:8440
   bivouac login --ca-file ca.pem < key`,
@@ -94,7 +97,7 @@ the file, flags before both.`,
 				return err
 			}
 			if api.keyFile == "" {
-				if to.APIKey, err = p.readKey(cmd.Context()); err != nil {
+				if to.APIKey, err = p.newKey(cmd.Context(), to, withKey); err != nil {
 					return err
 				}
 			}
@@ -104,9 +107,20 @@ the file, flags before both.`,
 			return p.logIn(cmd, &api, to)
 		},
 	}
+	cmd.Flags().BoolVar(&withKey, "with-key", false, "ask for an API key, not for a browser's leave")
 	api.register(cmd)
 	api.registerJSON(cmd)
 	return cmd
+}
+
+// newKey gets a key from a browser's leave at a terminal, else from who types or sends it.
+func (p *program) newKey(ctx context.Context, to login, typed bool) (string, error) {
+	if _, is := isTerminal(p.stdin); is && !typed {
+		if key, err := p.deviceKey(ctx, to); !errors.Is(err, errNoDevices) {
+			return key, err
+		}
+	}
+	return p.readKey(ctx)
 }
 
 // logIn tries a key and keeps it.

@@ -52,7 +52,18 @@
       await new Promise(asked);
     }
   }
+  // A code is allowed by who has seen whose it is: a link with somebody else's code looks the same.
+  async function allow(url, init) {
+    const headers = { "Content-Type": "application/x-www-form-urlencoded" };
+    const look = await send("/oauth/device/look", { method: "POST", headers, body: init.body, credentials: "include" });
+    if (!look.ok) return look;
+    const device = await look.json();
+    const text = `Let "${device.name}", which asks from ${device.address}, act as ${device.user}?\n\n` +
+      "Go on only if you have just started it yourself.";
+    return confirm(text) ? send(url, init) : new Response(null, { status: 403 });
+  }
   window.fetch = function (url, init) {
+    if (init && String(url) === "/oauth/device/verify-authenticated") return allow(url, init);
     if (init && init.method === "POST" && /\/api\/v1\/sandboxes\/[^/?]+\/resume$/.test(String(url)))
       return resume(url, init);
     return send.apply(window, arguments);
