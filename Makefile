@@ -136,11 +136,11 @@ RACED := TestFirstSlice|TestWarmPool
 
 # What has a larger form than the one that make test runs: more random histories, bigger crowds.
 # TestOpen_DamagedFiles (cluster/raftstore) has one too, of tens of minutes, which no target runs.
-LARGE := TestCluster_Chaos_|TestCluster_Forms_WhateverTheStartOrder|TestNode_Read_NeverStale|TestReal_KillNine_|TestReal_AFlood|TestPeerPort_PeersGetIn|TestPolicy_HungServers|TestProbes_.*Starve|TestTerminal_LargeOutput
+LARGE := TestCluster_Chaos_|TestCluster_Forms_WhateverTheStartOrder|TestNode_Read_NeverStale|TestReal_KillNine_|TestReal_AFlood|TestPeerPort_PeersGetIn|TestPolicy_HungServers|TestProbes_.*Starve|TestTerminal_LargeOutput|TestShorten_ManySteps
 
 .PHONY: large
 large: ## the large forms of tests with random histories or crowds, of which make test runs small ones
-	BIVOUAC_DRILL=long $(GO) test -race -timeout 30m -p 1 -run '$(LARGE)' ./cluster ./cluster/peernet ./scheduler ./cmd/internal/sandboxagent/tools
+	BIVOUAC_DRILL=long $(GO) test -race -timeout 30m -p 1 -run '$(LARGE)' ./cluster ./cluster/peernet ./scheduler ./cmd/internal/sandboxagent/tools ./cmd/internal/sandboxagent/native
 
 .PHONY: suite
 suite: agents ## the twenty tasks with a model's mistakes for each agent, and a step's overhead up to 10,000 events

@@ -95,7 +95,8 @@ func CheckModelHeader(name, value string) error {
 		"transfer-encoding",
 	}, strings.ToLower(name)):
 		return fmt.Errorf("%q is the request's own", clip(name))
-	case value == "" || len(value) > maxListedText || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
+	case value == "" || len(value) > maxListedText ||
+		strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
 		return fmt.Errorf("the value of %q must be of printable ASCII characters", clip(name))
 	}
 	return nil

@@ -65,7 +65,9 @@ func (p *program) tryModel(cmd *cobra.Command, f *tryFlags, args []string) error
 	if f.model != "" && len(args) > 0 {
 		return usagef("--model: a profile has its own")
 	}
-	llm := engine.LLM{Model: f.model, BaseURL: f.baseURL, APIKey: strings.TrimSpace(p.getenv("LLM_API_KEY")), Timeout: f.timeout}
+	llm := engine.LLM{
+		Model: f.model, BaseURL: f.baseURL, APIKey: strings.TrimSpace(p.getenv("LLM_API_KEY")), Timeout: f.timeout,
+	}
 	if f.keyFile != "" {
 		key, err := os.ReadFile(f.keyFile)
 		if err != nil {

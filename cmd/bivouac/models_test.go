@@ -35,8 +35,10 @@ func TestModels_Try(t *testing.T) {
 		}
 	}
 	home["LLM_API_KEY"] = "sk-wrong-key"
-	code, out, stderr = runCommandWith(t, home, "", "models", "try", "--model", "openai/scripted", "--base-url", model.BaseURL())
-	if code != exitFailed || !strings.Contains(stderr, "refuses the API key") || strings.Contains(out+stderr, "sk-wrong-key") {
+	code, out, stderr = runCommandWith(t, home, "", "models", "try", "--model", "openai/scripted",
+		"--base-url", model.BaseURL())
+	if code != exitFailed || !strings.Contains(stderr, "refuses the API key") ||
+		strings.Contains(out+stderr, "sk-wrong-key") {
 		t.Errorf("a wrong key: exit %d\n%s%s", code, out, stderr)
 	}
 	if code, _, stderr := runCommandWith(t, home, "", "models", "try", "work", "--model", "x"); code != exitUsage ||

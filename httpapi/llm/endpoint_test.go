@@ -14,10 +14,11 @@ import (
 func TestTarget_AzuresVersionAndKey(t *testing.T) {
 	t.Parallel()
 	o := operation{wire: wireOpenAI, path: "/chat/completions"}
+	const azure = "https://x.openai.azure.com"
 	for base, want := range map[string]string{
-		"https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21": "https://x.openai.azure.com" +
+		azure + "/openai/deployments/d/chat/completions?api-version=2024-10-21": azure +
 			"/openai/deployments/d/chat/completions?api-version=2024-10-21",
-		"https://x.openai.azure.com":                  "https://x.openai.azure.com/openai/v1/chat/completions?api-version=client",
+		azure: azure + "/openai/v1/chat/completions?api-version=client",
 		"https://models.example/v1/chat/completions/": "https://models.example/v1/chat/completions?api-version=client",
 	} {
 		q := &request{operation: o, key: "sk-owner"}

@@ -27,7 +27,8 @@ func (o operation) priceOf(policy fsm.LLM, e fsm.ModelEndpoint, name string) *fs
 		return own
 	}
 	v, known := preset.VendorOf(e.Model)
-	if base := preset.BaseURL(e.Model, e.BaseURL); !known || e.BaseURL != "" && o.wire.versioned(base) != o.wire.baseOf(v) {
+	base := o.wire.versioned(preset.BaseURL(e.Model, e.BaseURL))
+	if !known || e.BaseURL != "" && base != o.wire.baseOf(v) {
 		return nil
 	}
 	r := preset.ModelOf(v.Prefixes[0] + "/" + strings.TrimPrefix(name, v.Prefixes[0]+"/")).Rates

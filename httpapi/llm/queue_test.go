@@ -77,7 +77,8 @@ func TestQueue_IsBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	place := 0
-	if _, err := q.enter(ctx, "bob", func(n int) { place = n; cancel() }); !errors.Is(err, context.Canceled) || place != 1 {
+	_, err = q.enter(ctx, "bob", func(n int) { place = n; cancel() })
+	if !errors.Is(err, context.Canceled) || place != 1 {
 		t.Errorf("who gives up at place %d: %v", place, err)
 	}
 	if len(q.waiting) != userQueue {

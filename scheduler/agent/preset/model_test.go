@@ -10,7 +10,8 @@ import (
 func TestModelOf(t *testing.T) {
 	t.Parallel()
 	for name, priced := range map[string]bool{
-		"anthropic/claude-haiku-4-5-20251001": true, "claude-sonnet-4-5": true, "openai/gpt-5": true, "gpt-5-2025-08-07": true,
+		"anthropic/claude-haiku-4-5-20251001": true, "claude-sonnet-4-5": true, "openai/gpt-5": true,
+		"gpt-5-2025-08-07":            true,
 		"openrouter/qwen/qwen3-coder": true, "deepseek/deepseek-v4-pro": true,
 		"hosted_vllm/Qwen/Qwen3-Coder": false, "mistral/devstral-2512": false, "Qwen/Qwen3-Coder": false,
 	} {
@@ -90,7 +91,9 @@ func TestListedModel(t *testing.T) {
 			t.Errorf("%s: %+v, found %t, want %+v", maker, got, found, c.want)
 		}
 	}
-	for _, list := range []string{``, `[]`, `{"data":[]}`, `{"data":[{"id":"a"},{"id":"b"}]}`, `{"data":{}}`, `{"data":["m"]}`} {
+	for _, list := range []string{
+		``, `[]`, `{"data":[]}`, `{"data":[{"id":"a"},{"id":"b"}]}`, `{"data":{}}`, `{"data":["m"]}`,
+	} {
 		if m, found := ListedModel([]byte(list), "m"); found {
 			t.Errorf("%s: %+v", list, m)
 		}

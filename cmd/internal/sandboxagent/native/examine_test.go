@@ -73,7 +73,8 @@ func TestExamine(t *testing.T) {
 		t.Errorf("a poor server: %+v", x)
 	}
 	for _, want := range []string{
-		"asked for whole answers, not streams", "tools are in the prompt, and calls are read in texts", "sent without pictures",
+		"asked for whole answers, not streams", "tools are in the prompt, and calls are read in texts",
+		"sent without pictures",
 	} {
 		if !slices.Contains(x.Repaired, want) {
 			t.Errorf("%q is not said of %v", want, x.Repaired)

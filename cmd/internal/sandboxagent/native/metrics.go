@@ -59,7 +59,8 @@ func (e *Engine) spent(c *client, id string, a *answer) error {
 	return e.conv.Append(e.counted(c, id, a))
 }
 
-// cost is what an answer cost in US dollars, by the settings' prices, else as the server says.
+// cost is what an answer cost in US dollars: by the settings' prices, else by the vendor's list where
+// the vendor is asked without a gateway, else as the server says.
 func (c *client) cost(a *answer) float64 {
 	var sum float64
 	if p := c.llm.InputCostPerToken; p != nil {
@@ -68,7 +69,13 @@ func (c *client) cost(a *answer) float64 {
 	if p := c.llm.OutputCostPerToken; p != nil {
 		sum += *p * float64(a.usage.CompletionTokens)
 	}
-	if c.llm.InputCostPerToken == nil && c.llm.OutputCostPerToken == nil && a.cost != nil {
+	if c.llm.InputCostPerToken != nil || c.llm.OutputCostPerToken != nil {
+		return sum
+	}
+	if r := c.rates(); r != nil {
+		return r.cost(a.usage)
+	}
+	if a.cost != nil {
 		sum = *a.cost
 	}
 	return sum

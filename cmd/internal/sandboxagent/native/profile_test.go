@@ -2,12 +2,15 @@ package native
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
 	"testing"
+
+	openai "github.com/sashabaranov/go-openai"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
@@ -112,6 +115,25 @@ func TestProfile_PicturesOnlyWhereTheyAreTaken(t *testing.T) {
 		r.ends(engine.Finished)
 		if sent := strings.Contains(string(r.server.Requests()[0].Body), "image_url"); sent != c.sent {
 			t.Errorf("%s: a picture is sent: %t, want %t", model, sent, c.sent)
+		}
+	}
+}
+
+// TestProfile_WhatAnAnswerCosts: the settings' prices, else the vendor's list where it is asked itself,
+// else what the server says.
+func TestProfile_WhatAnAnswerCosts(t *testing.T) {
+	t.Parallel()
+	said, price := 0.5, 0.001
+	a := &answer{cost: &said, usage: openai.Usage{
+		PromptTokens: 1000, CompletionTokens: 100, PromptTokensDetails: &openai.PromptTokensDetails{CachedTokens: 400},
+	}}
+	for want, llm := range map[float64]engine.LLM{
+		1.0:    {Model: "openai/gpt-5", InputCostPerToken: &price},
+		0.0018: {Model: "openai/gpt-5"}, // (600 * 1.25 + 400 * 0.125 + 100 * 10) / 1e6
+		said:   {Model: "openai/gpt-5", BaseURL: "http://127.0.0.1:1/v1"},
+	} {
+		if got := newClient(llm, nil).cost(a); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%+v costs %g, want %g", llm, got, want)
 		}
 	}
 }
