@@ -75,8 +75,8 @@ func TestModels_AConversationKeepsItsServerAndKey(t *testing.T) {
 	at(token, "other sk-of-now")
 	want := "/api/conversations/" + decode.Dashed(
 		old,
-	) + `/switch_llm {"llm":{"api_key":"` + token + `","base_url":"http://10.1.2.3:8440/llm/v1",` +
-		`"model":"openai/gpt-other","usage_id":"agent-openai/gpt-other"}}`
+	) + `/switch_llm {"llm":{"model":"openai/gpt-other","base_url":"http://10.1.2.3:8440/llm/v1","api_key":"` + token +
+		`","usage_id":"agent-openai/gpt-other"}}`
 	if len(*calls) != 1 || !strings.HasSuffix((*calls)[0], want) || strings.Contains((*calls)[0], "sk-") {
 		t.Errorf("the agent server was called with %q", *calls)
 	}
