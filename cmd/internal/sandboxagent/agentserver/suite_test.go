@@ -151,14 +151,17 @@ func TestSuite_Overhead(t *testing.T) {
 			s := suiteServer(t, name, dir, p)
 			s.settled(convID)
 			n := len(s.events(convID))
-			at := func(events int) time.Duration { // a step has two events
-				i := min(events/2, len(p.times)-1)
+			at := func(events int) string {
+				i := events * len(p.times) / n // each step has as many events
+				if i >= len(p.times) {
+					return "not reached"
+				}
 				var gaps []time.Duration
 				for j := max(1, i-20); j <= i; j++ {
 					gaps = append(gaps, p.times[j].Sub(p.times[j-1]))
 				}
 				slices.Sort(gaps)
-				return gaps[len(gaps)/2]
+				return gaps[len(gaps)/2].Round(time.Millisecond / 10).String()
 			}
 			t.Logf("%s: %d requests, %d events; a step at 100 events %s, at 1,000 %s, at 10,000 %s; %d MiB sent", name,
 				p.requests, n, at(100), at(1000), at(10_000), p.bytes>>20)
