@@ -79,8 +79,8 @@ func TestWire_StoresThoughtsAndTokens(t *testing.T) {
 					t.Errorf("call %d has %s, want %s", seen, got, want)
 				}
 			}
-			if seen != 2 {
-				t.Errorf("%d calls", seen)
+			if n := s.Requests(); seen != 2 || n != 2 {
+				t.Errorf("%d calls in %d requests: the thoughts are not as the server wants them", seen, n)
 			}
 			var stats event.Stats
 			mustDecode(t, conv.State(engine.KeyStats), &stats)
