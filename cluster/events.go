@@ -307,6 +307,7 @@ func (n *Node) appendHere(
 			return done, nil
 		}
 		if refused := n.roomForEvents(); refused != nil {
+			n.metrics.EventsRefused.Inc()
 			return done, refused
 		}
 		next := *body

@@ -328,6 +328,7 @@ func (f *filler) take(ctx context.Context, chain eventstore.Head, at uint64, got
 		return err
 	}
 	f.node.events.missing.Add(-int64(size))
+	f.node.metrics.EventsFetched.Add(float64(size))
 	select {
 	case <-time.After(time.Duration(size) * time.Second / fetchRate):
 		return nil

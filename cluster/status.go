@@ -114,6 +114,8 @@ func (n *Node) reading() raftmetrics.Reading {
 		ProtocolVersion: s.ProtocolVersion,
 		KnownVersion:    s.KnownVersion,
 		Lag:             map[string]uint64{},
+		EventsMissing:   s.EventsMissing,
+		EventsFull:      n.room.low.Load(),
 	}
 	switch {
 	case s.State == StateLeader:

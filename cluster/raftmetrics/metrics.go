@@ -50,6 +50,8 @@ type Metrics struct {
 	LeadershipLost  *prometheus.CounterVec
 	ReadDuration    prometheus.Histogram
 	Apply, LogWrite prometheus.Histogram
+	// EventsRefused and EventsFetched count events that found no room, and bytes that came from members.
+	EventsRefused, EventsFetched prometheus.Counter
 
 	// descs are of what Collect reads from the node, by name.
 	descs map[string]*prometheus.Desc
@@ -68,6 +70,10 @@ type Reading struct {
 	// Lag is how many entries each member has not acknowledged, by its name; the leader's alone.
 	Lag      map[string]uint64
 	LogBytes int64
+	// EventsMissing is how many bytes of events this node lacks, negative for not known yet; EventsFull that
+	// its disk has no room for them.
+	EventsMissing int64
+	EventsFull    bool
 }
 
 // New makes the metrics of a node, which is in one of the states. read is called for each scrape.
@@ -90,6 +96,14 @@ func New(states []string, read func() Reading) *Metrics {
 		Forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bivouac_raft_forwarded_total", Help: "Commands sent to the leader: answered, lost (no answer), not_sent.",
 		}, []string{"result"}),
+		EventsRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_events_refused_total",
+			Help: "Requests with events that this leader refused, because a voter's disk has no room.",
+		}),
+		EventsFetched: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "bivouac_events_fetched_bytes_total",
+			Help: "Bytes of events that this node lacked and fetched from members.",
+		}),
 		ReadRounds: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "bivouac_raft_read_rounds_total",
 			Help: "Rounds of asking the leader for an index; reads that wait together share one.",
@@ -151,6 +165,9 @@ func descs() map[string]*prometheus.Desc {
 	add("bivouac_raft_snapshot_index", "Index of this node's newest Raft snapshot; 0 without one.")
 	add("bivouac_raft_snapshot_timestamp_seconds",
 		"When this node's newest Raft snapshot was written, in Unix seconds; 0 without one.")
+	add("bivouac_events_missing_bytes",
+		"Bytes of events that this node lacks and fetches from members; -1 while it does not know.")
+	add("bivouac_events_full", "1 while the disk of this node has no room for events: the cluster takes none.")
 	add("bivouac_raft_ready", "1 when the node can serve.")
 	add("bivouac_protocol_version", "The cluster's protocol version, and the newest that this node's program knows.", "of")
 	return all
@@ -190,6 +207,8 @@ func (m *Metrics) Register(r prometheus.Registerer) (unregister func(), err erro
 		m.LeaderChanges,
 		m.proposeDuration,
 		m.Forwarded,
+		m.EventsRefused,
+		m.EventsFetched,
 		m.ReadRounds,
 		m.ReadWaiters,
 		m.WrongAnswers,
@@ -246,6 +265,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge("bivouac_raft_snapshot_bytes", float64(disk.snapshotBytes))
 	gauge("bivouac_raft_snapshot_index", float64(disk.snapshotIndex))
 	gauge("bivouac_raft_snapshot_timestamp_seconds", seconds(disk.snapshotAt))
+	gauge("bivouac_events_missing_bytes", float64(now.EventsMissing))
+	gauge("bivouac_events_full", truth(now.EventsFull))
 	gauge("bivouac_raft_ready", truth(now.Ready))
 	gauge("bivouac_protocol_version", float64(now.ProtocolVersion), "cluster")
 	gauge("bivouac_protocol_version", float64(now.KnownVersion), "program")

@@ -80,6 +80,18 @@ func raftAlerts(s Scale) []Alert {
 			Description: "It is away or too slow. The cluster bears one failure less.",
 		},
 		{
+			Name: "BivouacEventsMissing", For: 15 * time.Minute, Severity: Ticket,
+			Expr:        `bivouac_events_missing_bytes{` + job + `} > 0`,
+			Summary:     "{{ $labels.instance }} lacks {{ $value | humanize1024 }}B of events of conversations",
+			Description: "Until it has them it is none of a majority: stop and remove no other node.",
+		},
+		{
+			Name: "BivouacEventsRefused", For: time.Minute, Severity: Page,
+			Expr:        `bivouac_events_full{` + job + `} > 0`,
+			Summary:     "The disk of {{ $labels.instance }} has no room for events: the cluster takes none",
+			Description: "Agent servers send them again. Settings, pauses and deletions go on.",
+		},
+		{
 			Name: "BivouacLogWritesSlow", For: 10 * time.Minute, Severity: Ticket,
 			Expr:        `cluster_instance:bivouac_raft_log_write_duration_seconds:p99_5m > 0.25`,
 			Summary:     "Writes to the log of {{ $labels.instance }} take {{ $value | humanizeDuration }} (p99)",

@@ -85,6 +85,8 @@ func firings() []firing {
 			m(10),
 			m(12),
 		},
+		{"BivouacEventsMissing", map[string]string{with("bivouac_events_missing_bytes", ""): "-1x5 3e6x40"}, m(20), m(22)},
+		{"BivouacEventsRefused", map[string]string{with("bivouac_events_full", ""): "0x5 1x20"}, m(6), m(8)},
 		{"BivouacLogWritesSlow", map[string]string{
 			with("bivouac_raft_log_write_duration_seconds_bucket", `le="0.1"`):  "0x60",
 			with("bivouac_raft_log_write_duration_seconds_bucket", `le="1"`):    "0+60x60",
