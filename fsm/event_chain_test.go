@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -209,5 +210,29 @@ func TestEventsAppend_HoldsSixMiB(t *testing.T) {
 	got, err := DecodeCommand(raw)
 	if err != nil || cmp.Diff(Body(body), got.Body) != "" {
 		t.Errorf("it is read as another: %v", err)
+	}
+}
+
+// TestEventsAppend_IsRememberedByItsPosition: a copy of the command is a conflict, and no record of its id
+// is kept for it.
+func TestEventsAppend_IsRememberedByItsPosition(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t).open()
+	f.do("", &ProtocolRaiseBody{Version: VersionEvents})
+	f.do("", &APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: sha("a"), UserID: "ada"})
+	f.conversation("ada", "c1")
+	before := len(f.store.commands.all())
+	cmd := NewCommand("the same", time.Now(), "ada",
+		&EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", Events: [][]byte{storedEvent("e1", "x")}})
+	for _, want := range []Code{"", CodeConflict} {
+		if _, err := f.store.Apply(f.store.Index()+1, cmd); err != nil && CodeOf(err) != want || err == nil && want != "" {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if after := len(f.store.commands.all()); after != before {
+		t.Errorf("%d commands are remembered, and %d were before", after, before)
+	}
+	if c := f.store.View().EventChain("ada", "c1"); c == nil || c.Number != 1 {
+		t.Errorf("the chain is %+v", c)
 	}
 }
