@@ -23,8 +23,6 @@ var methodsRefused = map[string]int{
 	// Repositories and tasks of git providers are not searched.
 	"CloudClient.getInstallations": 404, "CloudClient.searchRepositories": 404,
 	"CloudClient.getRepositoryBranches": 404, "CloudClient.getSuggestedTasks": 404,
-	// Terminals take a key by hand.
-	"CloudClient.startDeviceFlow": 0, "CloudClient.pollForToken": 0,
 	// The built-in agent server keeps no profiles.
 	"ConversationClient.switchProfile": 404,
 	// It installs no skills: those of the image, the user and the project are there.
@@ -63,7 +61,8 @@ func TestClients_EachMethod(t *testing.T) {
 	packages, node := clientsFolder(t)
 	testcluster.Need(t, "haproxy", local.HAProxyInstalled() != "")
 	f := testcluster.Start(t, testcluster.Options{
-		Gateway: true, LogLevel: "info", Config: balanced + "llm {\n  hosts = [\"localhost\"]\n}\n",
+		Gateway: true, LogLevel: "info",
+		Config: fmt.Sprintf("%sllm {\n  hosts = [\"localhost\"]\n}\nui {\n  directory = %q\n}\n", balanced, pageFolder(t)),
 	})
 	ways, hosts := map[string]string{}, []string(nil)
 	for _, n := range f.Nodes {
