@@ -137,6 +137,14 @@ func TestEvents_AreTheSandboxsOwn(t *testing.T) {
 	s.post(s.key, foreign, "", good).want(t, 404)
 	s.post(s.key, newHexID(), "", good).want(t, 404)
 	s.post("", s.talk, "", good).want(t, 401)
+	for id, status := range map[string]int{s.sandbox: 200, other: 401, "nonsense": 401} { // as [0.62] has it
+		r := httptest.NewRequest(http.MethodPost, pathWebhooks+"/"+id+"/events/"+s.talk, strings.NewReader("[]"))
+		r.Header.Set("X-Session-Api-Key", s.key)
+		w := httptest.NewRecorder()
+		if s.handler.ServeHTTP(w, r); w.Code != status {
+			t.Errorf("the path of %s: %d", id, w.Code)
+		}
+	}
 	s.post(s.alice, s.talk, "", good).want(t, 401)
 	s.post(s.key, "nonsense", "", good).want(t, 422)
 	s.post(s.key, s.talk, "first", good).want(t, 422)

@@ -117,7 +117,7 @@ func world(t *testing.T, r *route) (h *harness, req *http.Request, params httpro
 		path, body = path+"/pool", `{"size":1}`
 	case noun == "user" && r.access == operator:
 		path = strings.ReplaceAll(r.path, ":id", "alice")
-	case r.name == "webhook.conversation":
+	case r.name == "webhook.conversation", r.name == "webhook.own_conversation":
 		body = `{"id":"` + conversation + `"}`
 	}
 	req = httptest.NewRequest(method, path, strings.NewReader(body))

@@ -208,6 +208,10 @@ func agentServerRoutes() []route {
 			handle: (*Server).handleWebhookConversation},
 		{name: "webhook.events", method: post, path: pathWebhooks + "/events/:conversation_id", access: sandboxKey,
 			most: mostOfEvents, handle: (*Server).handleWebhookEvents},
+		{name: "webhook.own_conversation", method: post, path: pathWebhooks + "/:sandbox_id/conversations",
+			access: sandboxKey, fallback: true, handle: (*Server).handleWebhookConversation},
+		{name: "webhook.own_events", method: post, path: pathWebhooks + "/:sandbox_id/events/:conversation_id",
+			access: sandboxKey, fallback: true, most: mostOfEvents, handle: (*Server).handleWebhookEvents},
 	}
 }
 

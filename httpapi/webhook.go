@@ -89,7 +89,7 @@ func (c *call) callingSandbox() (*fsm.View, *fsm.Sandbox, error) {
 		return nil, nil, err
 	}
 	row := v.SandboxByKeyHash(apikey.Hash(key)) // this node may have been behind
-	if !proxy.Opens(row, key) || !proxy.IsOwned(row) {
+	if id := c.Params.ByName("sandbox_id"); !proxy.Opens(row, key) || !proxy.IsOwned(row) || id != "" && id != row.ID {
 		request.InfoOf(c.Request.Context()).Refused = refusedUnknown
 		return nil, nil, response.Error(http.StatusUnauthorized, "Invalid session API key")
 	}

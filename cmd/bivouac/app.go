@@ -17,11 +17,11 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/cluster/backup"
+	"bivouac.dev/bivouac/cmd/internal/eventfetch"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi"
 	"bivouac.dev/bivouac/scheduler"
 	"bivouac.dev/bivouac/scheduler/agent"
-	"bivouac.dev/bivouac/scheduler/eventfetch"
 	"bivouac.dev/bivouac/scheduler/starttask"
 	"bivouac.dev/bivouac/secrets"
 )

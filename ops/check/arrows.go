@@ -42,6 +42,7 @@ var narrow = map[string][]string{
 	"httpapi/decode":    {"github.com/go-json-experiment/json"}, // it runs in every sandbox, which has it
 	"httpapi/client":    {},
 	"httpapi/places":    {},
+	"httpapi/eventcut":  {}, // it runs in every sandbox
 	"httpapi/requestid": {},
 	"scheduler/durable": {"github.com/google/renameio/v2"},
 	"scheduler/archive": {"golang.org/x/sys/unix"}, // it runs beside workspaces
@@ -219,6 +220,7 @@ var ours = map[string][]string{
 		"cmd/internal/sandboxagent/engine",
 		"cmd/internal/sandboxagent/event",
 		"httpapi/decode",
+		"httpapi/eventcut",
 		"scheduler/agent",
 		"scheduler/durable",
 	},

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -11,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // The variables of the agent server that a spec can't set (PROTOCOL.md, "Environment").
@@ -21,6 +23,9 @@ const (
 	envSecretKey = "OH_SECRET_KEY"
 	envDeferred  = "OH_DEFERRED_INIT"
 )
+
+// upstreamImage is the last part of the name of upstream's image of its agent server.
+const upstreamImage = "agent-server"
 
 // environment returns the variables of PROTOCOL.md, "Environment". The spec may choose where
 // conversations and shell events are kept, but neither ports nor keys.
@@ -33,6 +38,7 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 		// Else it is the home of the Nomad client's user, which the sandboxes of all users would share.
 		env["HOME"] = dir
 	}
+	maps.Copy(env, webhooks(cfg, job.Template))
 	for name, value := range job.Template.Env {
 		env[name] = text.Replace(value)
 	}
@@ -45,6 +51,21 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 		env[envDeferred] = "1"
 	}
 	return env
+}
+
+// webhooks tell upstream's agent server where to send each event at once; it adds its key itself. The
+// built-in server knows the nodes by agent.EnvAPIURLs. A spec may say otherwise.
+func webhooks(cfg Config, t fsm.Template) map[string]string {
+	name, _, _ := strings.Cut(path.Base(t.Image), ":")
+	name, _, _ = strings.Cut(name, "@")
+	var urls []string
+	if name != upstreamImage || json.Unmarshal([]byte(cfg.Env[agent.EnvAPIURLs]), &urls) != nil || len(urls) == 0 {
+		return nil
+	}
+	return map[string]string{
+		"OH_WEBHOOKS_0_BASE_URL":          strings.TrimRight(urls[0], "/") + "/api/v1/webhooks",
+		"OH_WEBHOOKS_0_EVENT_BUFFER_SIZE": "1",
+	}
 }
 
 // reserved reports whether a variable decides who may use the sandbox.

@@ -20,10 +20,10 @@ import (
 	"github.com/google/uuid"
 
 	"bivouac.dev/bivouac/cluster"
+	"bivouac.dev/bivouac/cmd/internal/eventfetch"
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/eventseal"
 	"bivouac.dev/bivouac/scheduler/agent"
-	"bivouac.dev/bivouac/scheduler/eventfetch"
 	"bivouac.dev/bivouac/scheduler/nomadtest"
 )
 
