@@ -70,7 +70,7 @@ func sampleRequest(r route, sandbox, conversation string) (method, path, body st
 		body = `{"version":2}`
 	case "member.replace":
 		body = `{"old":"n2","new":"n3"}`
-	case "webhook.events":
+	case "webhook.events", "webhook.own_events":
 		body = `[]`
 	default:
 		body = `{}`

@@ -12,7 +12,6 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // The variables of the agent server that a spec can't set (PROTOCOL.md, "Environment").
@@ -23,6 +22,9 @@ const (
 	envSecretKey = "OH_SECRET_KEY"
 	envDeferred  = "OH_DEFERRED_INIT"
 )
+
+// envAPIURLs is the variable that has the nodes' URLs as the sandbox reaches them.
+const envAPIURLs = "BIVOUAC_API_URLS"
 
 // upstreamImage is the last part of the name of upstream's image of its agent server.
 const upstreamImage = "agent-server"
@@ -54,12 +56,12 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 }
 
 // webhooks tell upstream's agent server where to send each event at once; it adds its key itself. The
-// built-in server knows the nodes by agent.EnvAPIURLs. A spec may say otherwise.
+// built-in server knows the nodes by envAPIURLs. A spec may say otherwise.
 func webhooks(cfg Config, t fsm.Template) map[string]string {
 	name, _, _ := strings.Cut(path.Base(t.Image), ":")
 	name, _, _ = strings.Cut(name, "@")
 	var urls []string
-	if name != upstreamImage || json.Unmarshal([]byte(cfg.Env[agent.EnvAPIURLs]), &urls) != nil || len(urls) == 0 {
+	if name != upstreamImage || json.Unmarshal([]byte(cfg.Env[envAPIURLs]), &urls) != nil || len(urls) == 0 {
 		return nil
 	}
 	return map[string]string{

@@ -5,7 +5,6 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // TestEnvironment_Webhooks: upstream's agent server is told to send each event to a node, unless its spec
@@ -13,7 +12,7 @@ import (
 func TestEnvironment_Webhooks(t *testing.T) {
 	t.Parallel()
 	const name = "OH_WEBHOOKS_0_BASE_URL"
-	urls := agent.APIEnvironment([]string{"https://n1.example.org/", "https://n2.example.org"})
+	urls := map[string]string{envAPIURLs: `["https://n1.example.org/","https://n2.example.org"]`}
 	for _, c := range []struct {
 		image     string
 		env, spec map[string]string
