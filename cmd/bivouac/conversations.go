@@ -15,7 +15,7 @@ const conversationsPath = "/api/v1/operator/app-conversations"
 func (p *program) conversationsCommand() *cobra.Command {
 	return groupCommand("conversations", "List, show, follow, continue, pause and delete conversations",
 		p.conversationsListCommand(), p.conversationsShowCommand(), p.conversationsAttachCommand(),
-		p.conversationsSendCommand(),
+		p.conversationsEventsCommand(), p.conversationsSendCommand(),
 		p.conversationActCommand("pause", "Pause a conversation after its present step", "/pause", "pauses"),
 		p.conversationActCommand("resume", "Let a conversation go on; a paused sandbox is resumed", "/run?wake=true",
 			"goes on"),

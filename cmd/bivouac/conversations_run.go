@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/client"
 )
 
@@ -38,7 +39,7 @@ func (p *program) conversationsAttachCommand() *cobra.Command {
 		Use:   "attach CONVERSATION",
 		Short: "Show what was said and done in your conversation, and follow it",
 		Long: `Show what was said and done in your conversation. While it runs, follow it to the end
-of its run.
+of its run. Where its sandbox is gone, show the stored events.
 ` + exitCodesOfRun,
 		Example: `  bivouac conversations attach 6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01
   bivouac conversations attach --json 6f0c4e3b9a7d4c1e8f2b5a6d7c8e9f01`,
@@ -101,6 +102,7 @@ func (f *runFollower) find(id string) error {
 		return errNoConversation(id)
 	}
 	f.conversation, f.sandbox = list[0].ID, list[0].SandboxID
+	f.gone = list[0].SandboxStatus == string(fsm.SandboxMissing)
 	return nil
 }
 
@@ -109,6 +111,11 @@ func (f *runFollower) attach(ctx context.Context, id string) (err error) {
 	defer f.begin(ctx)(&err)
 	if err := f.find(id); err != nil {
 		return err
+	}
+	if f.gone {
+		stored := storedEvents{p: f.p, conversation: f.conversation, asJSON: f.flags.api.asJSON,
+			get: func(path string, out any) error { return f.call(http.MethodGet, path, nil, out) }}
+		return stored.show()
 	}
 	return f.follow(mark{})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -128,5 +129,59 @@ func TestCommands_WhatUsersHave(t *testing.T) {
 	if code, _, stderr := runCommand(t, env, "conversations", "delete", "c1", "--user", "ada"); code == exitOK ||
 		asked() != "" {
 		t.Errorf("without an answer: exit %d: %s", code, stderr)
+	}
+}
+
+// TestConversations_Events prints stored events for people and as they were sent, also those that come
+// while it follows, and attach prints them where the sandbox is gone.
+func TestConversations_Events(t *testing.T) {
+	t.Parallel()
+	events := []string{
+		`{"id":"e0","kind":"MessageEvent","source":"user","timestamp":"2026-01-02T03:04:05",` +
+			`"llm_message":{"role":"user","content":[{"type":"text","text":"count\u001b[2J the words"}]}}`,
+		`{"id":"e1","kind":"ActionEvent","source":"agent","timestamp":"2026-01-02T03:04:06","tool_name":"terminal",` +
+			`"tool_call_id":"t1","action":{"kind":"TerminalAction","command":"wc -w a"},"thought":[]}`,
+		`{"id":"e2","kind":"ObservationEvent","source":"environment","timestamp":"2026-01-02T03:04:07",` +
+			`"tool_name":"terminal","observation":{"content":[{"type":"text","text":"7 a"}],"exit_code":1}}`,
+		`{"id":"e3","kind":"NewEvent","source":"agent","timestamp":"2026-01-02T03:04:08"}`,
+	}
+	mux, stored := http.NewServeMux(), 3
+	mux.HandleFunc("GET "+ownConversationsPath, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `[{"id":"c1","sandbox_id":"sb1","sandbox_status":"MISSING","created_at":"2026-11-23T01:02:03Z",`+
+			`"updated_at":"2026-11-23T01:02:04Z"}]`)
+	})
+	mux.HandleFunc("GET "+eventsPath("c1")+"/count", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, stored)
+	})
+	mux.HandleFunc("GET "+eventsPath("c1")+"/search", func(w http.ResponseWriter, r *http.Request) {
+		var at int
+		_, _ = fmt.Sscan(r.URL.Query().Get("page_id"), &at)
+		fmt.Fprintf(w, `{"items":[%s],"next_page_id":null}`, strings.Join(events[at:min(at+2, stored)], ","))
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	env := map[string]string{"BIVOUAC_ADDR": server.URL, "BIVOUAC_API_KEY": "bvk_x"}
+	const text = "2026-01-02T03:04:05  user  message\n    count\ufffd[2J the words\n" +
+		"2026-01-02T03:04:06  agent  calls terminal\n    $ wc -w a\n" +
+		"2026-01-02T03:04:07  environment  result of terminal\n      7 a\n      exit 1\n"
+	for args, want := range map[string]string{
+		"conversations events c1": text, "conversations attach c1": text,
+		"conversations events --json c1": strings.Join(events[:3], "\n") + "\n",
+	} {
+		if code, stdout, stderr := runCommand(t, env, strings.Fields(args)...); code != exitOK || stdout != want {
+			t.Errorf("%s: exit %d, printed\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	var printed strings.Builder
+	followed := storedEvents{p: &program{stdout: &printed}, conversation: "c1", get: func(path string, out any) error {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return json.Unmarshal(w.Body.Bytes(), out)
+	}}
+	for want := text; stored <= len(events); stored++ {
+		if err := followed.show(); err != nil || printed.String() != want {
+			t.Errorf("%d events print\n%s%v", stored, &printed, err)
+		}
+		want += "2026-01-02T03:04:08  agent  NewEvent\n"
 	}
 }

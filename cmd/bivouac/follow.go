@@ -61,6 +61,7 @@ type runFollower struct {
 	reached  bool // a node has answered
 
 	conversation, sandbox string
+	gone                  bool // the sandbox
 	// began: a run has begun since the mark. waits: it must begin before the end is one.
 	began, waits                   bool
 	interrupted, rejected, limited bool
