@@ -102,7 +102,7 @@ func conversationOf(t testing.TB, printed string) string {
 	return strings.TrimSpace(id)
 }
 
-// stateOf returns the conversation's execution status.
+// stateOf returns the conversation's execution status, as events have told it so far.
 func stateOf(t testing.TB, c caller, id string) string {
 	t.Helper()
 	var list []conversationInfo
@@ -111,6 +111,17 @@ func stateOf(t testing.TB, c caller, id string) string {
 		t.Fatalf("conversation %s: %+v", id, list)
 	}
 	return text(list[0].ExecutionStatus)
+}
+
+// awaitState waits until the conversation's events say its execution status.
+func awaitState(t testing.TB, c caller, id, want string) {
+	t.Helper()
+	eventually(t, "the conversation is "+want, func() error {
+		if state := stateOf(t, c, id); state != want {
+			return errors.New(state)
+		}
+		return nil
+	})
 }
 
 // TestRun_Ends: what a run prints in a pipe, and its exit code, for each end that it can have.
@@ -153,9 +164,7 @@ func TestRun_Ends(t *testing.T) {
 			t.Errorf("exit %d: %s%s", code, stdout, stderr)
 		}
 		id := conversationOf(t, stdout)
-		if state := stateOf(t, c, id); state != statusIdle {
-			t.Errorf("the conversation is %s", state)
-		}
+		awaitState(t, c, id, statusIdle)
 		goesOn(t, env, c, id)
 	})
 	t.Run("accepted", func(t *testing.T) {
@@ -225,22 +234,19 @@ func goesOn(t *testing.T, env map[string]string, c caller, id string) {
 	if code, stdout, stderr := runCommand(t, env, "conversations", "resume", id); code != exitOK {
 		t.Errorf("resume: exit %d: %s%s", code, stdout, stderr)
 	}
-	eventually(t, "the conversation goes on", func() error {
-		if state := stateOf(t, c, id); state != statusFinished {
-			return errors.New(state)
-		}
-		return nil
-	})
+	awaitState(t, c, id, statusFinished)
 }
 
 // conversationsOf uses the other commands on a run that has ended.
 func conversationsOf(t *testing.T, env map[string]string, c caller, id string) {
 	t.Helper()
+	awaitState(t, c, id, statusFinished)
 	for _, one := range []struct {
 		args string
 		want string
 	}{
 		{"conversations list", id + "  finished  "},
+		{"conversations events " + id, "user  message\n    write a file\n"},
 		{"conversations list --json", `"id": "` + id + `"`},
 		{"conversations show " + id, "status          finished\n"},
 		{"conversations attach " + id, "\n\nnew.txt is "},
@@ -334,9 +340,7 @@ func TestRun_Signals(t *testing.T) {
 		!strings.Contains(run.stdout.String(), "the run has ended: paused") {
 		t.Errorf("exit %d: %s%s", code, run.stdout.String(), run.stderr.String())
 	}
-	if state := stateOf(t, c, conversationOf(t, run.stdout.String())); state != statusPaused {
-		t.Errorf("the conversation is %s", state)
-	}
+	awaitState(t, c, conversationOf(t, run.stdout.String()), statusPaused)
 	id := conversationOf(t, run.stdout.String())
 
 	// The interrupt does not get through.
@@ -355,9 +359,7 @@ func TestRun_Signals(t *testing.T) {
 		t.Errorf("exit %d: %s%s", code, left.stdout.String(), left.stderr.String())
 	}
 	s.revive(t, 0)
-	if state := stateOf(t, c, id); state != statusRunning {
-		t.Errorf("the conversation is %s", state)
-	}
+	awaitState(t, c, id, statusRunning)
 	close(s.held)
 }
 

@@ -16,7 +16,7 @@ const (
 	eventBytes = 1 << 20
 	// eventPause and eventPauseMost bound the pauses between attempts, oldPause is that of a control
 	// plane that keeps no events yet.
-	eventPause     = time.Second
+	eventPause     = 50 * time.Millisecond
 	eventPauseMost = time.Minute
 	oldPause       = 5 * time.Minute
 )
