@@ -28,13 +28,13 @@ func (l longTool) Run(context.Context, json.RawMessage) tools.Observation {
 
 // TestShorten_ManyStepsInASmallWindow: a task of many steps comes to its end with a window of 16,000
 // tokens, no request is refused, and old outputs are shortened before anything is summarized. Most
-// requests begin as the one before, which is what servers cache. BIVOUAC_DRILL=long does 1,000 steps.
+// requests begin as the one before, which is what servers cache. BIVOUAC_DRILL=long does 300 steps.
 func TestShorten_ManyStepsInASmallWindow(t *testing.T) {
 	t.Parallel()
 	const window = 16_000
 	steps := 50
 	if os.Getenv("BIVOUAC_DRILL") == "long" {
-		steps = 1000
+		steps = 300
 	}
 	done, refused, summarized, kept, firstShort := 0, 0, 0, 0, 0
 	var before []json.RawMessage
