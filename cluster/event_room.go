@@ -46,7 +46,7 @@ func (n *Node) watchRoom(ctx context.Context) {
 		switch was := n.room.low.Swap(low); {
 		case low && !was:
 			n.logger.Warn("cluster: events are refused: the disk of this node has no room for them (bivouac runbook disk)",
-				"bytes", free, "limit", EventsRoom)
+				"bytes", free)
 		case was && !low:
 			n.logger.Info("cluster: the disk of this node has room for events again", "bytes", free)
 		}

@@ -108,6 +108,16 @@ func (e *events) close() error {
 	return s.Close()
 }
 
+// keepEvents starts what the events of this node need.
+func (n *Node) keepEvents(tasks *sync.WaitGroup) {
+	if n.events.open == nil {
+		return
+	}
+	for _, task := range []func(context.Context){n.watchEvents, n.fillEvents, n.watchRoom} {
+		tasks.Go(func() { task(n.stopping) })
+	}
+}
+
 // watchEvents stops the node when its store of events fails, and gives back the room of what is
 // deleted.
 func (n *Node) watchEvents(ctx context.Context) {

@@ -75,7 +75,8 @@ func TestNode_Events_AMemberWithoutThemIsNoneOfAMajority(t *testing.T) {
 		k.refused("removal of the lost one", node().RemoveServer(ctx, name(lost), cluster.RemoveOptions{}), "lacks events")
 		fresh := c.Join()
 		c.Eventually("it is a member", func() bool { return len(node().Status().Servers) == 4 })
-		k.refused("a replacement", node().ReplaceServer(ctx, name(lost), name(fresh), cluster.RemoveOptions{}), "lacks events")
+		k.refused("a replacement",
+			node().ReplaceServer(ctx, name(lost), name(fresh), cluster.RemoveOptions{}), "lacks events")
 		k.refused("a transfer with nobody to take it", node().TransferLeadership(ctx, ""), "not handed over")
 
 		c.SetFault(nil)

@@ -261,11 +261,7 @@ func (n *Node) Run(ctx context.Context) error {
 	tasks.Go(func() { n.storage.Watch(n.stopping) })
 	tasks.Go(func() { n.boundLog(n.stopping, r) })
 	tasks.Go(func() { n.announceCommits(n.stopping, r) })
-	if n.events.open != nil {
-		tasks.Go(func() { n.watchEvents(n.stopping) })
-		tasks.Go(func() { n.fillEvents(n.stopping) })
-		tasks.Go(func() { n.watchRoom(n.stopping) })
-	}
+	n.keepEvents(&tasks)
 	tasks.Go(func() { n.metrics.WatchDisk(n.stopping, &n.storage) })
 	n.watchRevoked(&tasks)
 	n.watchLeader(r, &tasks)

@@ -242,7 +242,8 @@ func (n *Node) transfer(ctx context.Context, r *raft.Raft, to string) (raft.Futu
 		return nil, nil
 	}
 	// A leader that lacks events refuses some, so it is no better successor than this node.
-	if hello, err := n.hello(ctx, n.currentAddress(next)); err == nil && hello.EventsMissing != 0 && n.eventsMissing() == 0 {
+	hello, err := n.hello(ctx, n.currentAddress(next))
+	if err == nil && hello.EventsMissing != 0 && n.eventsMissing() == 0 {
 		return nil, fsm.Errorf(fsm.CodeConflict,
 			"node %q lacks events and fetches them; wait until it has all (bivouac operator members)", to)
 	}

@@ -30,7 +30,8 @@ func (p *program) membersCommand(use string) *cobra.Command {
 		Short: "Show the members of the cluster, and how they are",
 		Long: `Show the members of the cluster. Each is asked how it is; one that does not answer
 within a second says why. LAG is how many log entries a member lacks, CONTACT how
-long ago the leader heard it, EVENTS how many bytes of events it lacks and fetches, CERT the days left of its first certificate to end, SECRET ID
+long ago the leader heard it, EVENTS how many bytes of events it lacks and fetches,
+CERT the days left of its first certificate to end, SECRET ID
 those of its secret id in Vault.
 A newcomer beside a voter that is silent stays a
 nonvoter until that answers, is removed or replaced, or was silent for dead_after.
