@@ -259,6 +259,25 @@ func TestEvents_PagesEndAt4MiB(t *testing.T) {
 	}
 }
 
+// TestEvents_AreSentAtARate: a sandbox that sends too often is refused, another is not.
+func TestEvents_AreSentAtARate(t *testing.T) {
+	s := newSending(t)
+	one := sentAs("a", "MessageEvent", "one", 1)
+	refused := 0
+	for range 2 * eventBurst {
+		if res := s.post(s.key, s.talk, "", one); res.status != http.StatusOK {
+			res.want(t, http.StatusTooManyRequests)
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused")
+	}
+	other := s.createSandbox(s.bob)
+	talk := s.harness.conversation("bob", other)
+	s.post(s.secrets.last(fsm.SandboxKeyPath(other))["key"], talk, "", one).want(t, 200)
+}
+
 // TestEvents_AreCut: an event of 6 MiB is kept as it is, and one of 7 with its text cut.
 func TestEvents_AreCut(t *testing.T) {
 	s := newSending(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -20,6 +21,13 @@ import (
 // events that are kept. Without it they are kept in the order of their arrival. In the answer it is how
 // many events the conversation has; after a 409 the sender goes on from there.
 const headerPosition = "X-Event-Position"
+
+// A sandbox sends eventBurst calls with events at once, and then eventCalls a second: each is an entry of
+// the log.
+const (
+	eventCalls = 50
+	eventBurst = 500
+)
 
 // mostOfEvents bounds the events of one call: the largest event that is kept has room, and larger ones are
 // cut.
@@ -49,6 +57,12 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	}
 	if len(events) == 0 {
 		return response.OK(wire.Success{Success: true})
+	}
+	if !s.appends.Allow(sandbox.ID) {
+		s.metrics.limits.WithLabelValues(limitRate).Inc()
+		return response.Response{}, &response.HTTPError{
+			Status: http.StatusTooManyRequests, Text: "This sandbox sends events too often", RetryAfter: time.Second,
+		}
 	}
 	key, err := c.eventKey(v)
 	if err != nil {

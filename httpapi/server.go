@@ -72,7 +72,9 @@ type Server struct {
 	// admission bounds the requests of one user.
 	admission *limits.Admission
 	// titles bounds how often sandboxes change titles.
-	titles  *limits.PerKey[string]
+	titles *limits.PerKey[string]
+	// appends bounds how often sandboxes send events.
+	appends *limits.PerKey[string]
 	started time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
@@ -99,6 +101,7 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		exposition: promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: metricsInFlight}),
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),
 		titles:     limits.NewPerKey[string](rate.Every(titlePause), titleBurst),
+		appends:    limits.NewPerKey[string](eventCalls, eventBurst),
 		started:    time.Now(),
 	}
 	s.keys = newAuthenticator(c, s.placeOf)
