@@ -65,8 +65,9 @@ func TestEvents_ListsShowWhatTheySay(t *testing.T) {
 		`"completion_tokens":-5}}}}`), state("e6", "execution_status", `"finished"`)).want(t, 200)
 	shows(title + ", finished")
 	one := s.listed()
-	if m := one.Metrics; m == nil || m.ModelName != "gpt-x" || m.AccumulatedCost != 0.75 || m.TokenUsage.PromptTokens != 8 ||
-		m.TokenUsage.CompletionTokens != 2 || m.TokenUsage.ContextWindow != 99 || *one.LLMModel != "gpt-x" {
+	if m := one.Metrics; m == nil || m.ModelName != "gpt-x" || m.AccumulatedCost != 0.75 ||
+		m.TokenUsage.PromptTokens != 8 || m.TokenUsage.CompletionTokens != 2 || m.TokenUsage.ContextWindow != 99 ||
+		*one.LLMModel != "gpt-x" {
 		t.Errorf("metrics %+v", m)
 	}
 	s.post(s.key, s.talk, "2", state("e2", "execution_status", `"running"`)).want(t, 200) // again
