@@ -115,7 +115,8 @@ func newWorld(t *testing.T, version int) *world {
 	}}, "")
 	w.Must(&fsm.StartTaskFinishBody{ID: "t1", Conversation: fsm.Conversation{ID: talk, AgentKind: "openhands"}}, "")
 	w.sandbox = w.Sandbox("sb")
-	w.fetcher = eventfetch.New(w.Store, w.Cluster, w.keeping, agent.New(agent.Config{}), w.secrets, slog.New(slog.DiscardHandler))
+	w.fetcher = eventfetch.New(w.Store, w.Cluster, w.keeping, agent.New(agent.Config{}), w.secrets,
+		slog.New(slog.DiscardHandler))
 	return w
 }
 
@@ -257,7 +258,8 @@ func TestFetch_LargeEvents(t *testing.T) {
 func TestFetch_Fails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fsm.ProtocolVersion).serve().more(1)
-	if err := w.fetcher.Fetch(t.Context(), w.sandbox, w.url, "another"); err == nil || !strings.Contains(err.Error(), talk) {
+	err := w.fetcher.Fetch(t.Context(), w.sandbox, w.url, "another")
+	if err == nil || !strings.Contains(err.Error(), talk) {
 		t.Errorf("another key: %v", err)
 	}
 	old := newWorld(t, fsm.VersionEvents-1).serve().more(1)
