@@ -45,9 +45,13 @@ func (f *fetching) take() []string {
 func (w *world) converse(id string) {
 	w.Helper()
 	task := "task-" + id
-	w.cluster.Must(&fsm.StartTaskCreateBody{ID: task, ConversationID: "c-" + id, Request: fsm.StartRequest{SandboxID: &id}}, "u1")
+	w.cluster.Must(&fsm.StartTaskCreateBody{
+		ID: task, ConversationID: "c-" + id, Request: fsm.StartRequest{SandboxID: &id},
+	}, "u1")
 	w.cluster.Must(&fsm.StartTaskBindBody{ID: task, SandboxID: id}, "")
-	w.cluster.Must(&fsm.StartTaskFinishBody{ID: task, Conversation: fsm.Conversation{ID: "c-" + id, AgentKind: "openhands"}}, "")
+	w.cluster.Must(&fsm.StartTaskFinishBody{
+		ID: task, Conversation: fsm.Conversation{ID: "c-" + id, AgentKind: "openhands"},
+	}, "")
 }
 
 // TestEvents_AreFetchedBeforeAStop: a pause, a rotation and a deletion fetch the events first, and go on
