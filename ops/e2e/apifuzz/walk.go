@@ -71,6 +71,10 @@ func (w *World) Walk(ctx context.Context, cfg Config) (Report, error) {
 	if cfg.Fault == nil {
 		cfg.Fault = func(time.Time) string { return "" }
 	}
+	err = testcluster.Await(patience, w.settled)
+	if err != nil {
+		return Report{}, err
+	}
 	before, err := w.snapshot()
 	if err != nil {
 		return Report{}, fmt.Errorf("looking at what is B's: %w", err)

@@ -393,6 +393,31 @@ func (w *World) as(key string) testcluster.Client {
 	return testcluster.Client{Base: w.nodes[0], Key: key}
 }
 
+// agentEvents and storedEvents are the paths of the events of B's conversation, in its sandbox and in the
+// cluster.
+func (w *World) agentEvents() string {
+	return "/sandboxes/" + w.b.sandbox + "/AGENT_SERVER/api/conversations/" + w.b.conversation + "/events"
+}
+
+func (w *World) storedEvents() string {
+	return "/api/v1/conversation/" + w.b.conversation + "/events"
+}
+
+// settled returns nil when the cluster has the events of B's conversation: they change what B sees.
+func (w *World) settled() error {
+	var there, here string
+	if err := w.call(w.b.key, http.MethodGet, w.agentEvents()+"/count", nil, &there); err != nil {
+		return err
+	}
+	if err := w.call(w.b.key, http.MethodGet, w.storedEvents()+"/count", nil, &here); err != nil {
+		return err
+	}
+	if there != here {
+		return fmt.Errorf("the agent server has %s events of B's and the cluster %s", there, here)
+	}
+	return nil
+}
+
 // snapshot returns all of B's objects as B sees them, one line per request.
 func (w *World) snapshot() (string, error) {
 	var lines []string
@@ -411,7 +436,7 @@ func (w *World) snapshot() (string, error) {
 		"/api/v1/app-conversations?ids=" + w.b.conversation, "/api/v1/app-conversations/count",
 		"/api/v1/sandboxes/search", "/api/v1/app-conversations/start-tasks/search",
 		"/sandboxes/" + w.b.sandbox + "/AGENT_SERVER/api/conversations/search",
-		"/sandboxes/" + w.b.sandbox + "/AGENT_SERVER/api/conversations/" + w.b.conversation + "/events/count"} {
+		w.agentEvents() + "/count", w.storedEvents() + "/count", w.storedEvents() + "/search"} {
 		if err := ask(w.b.key, path); err != nil {
 			return "", err
 		}
