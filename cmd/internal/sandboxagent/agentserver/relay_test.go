@@ -12,6 +12,24 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 )
 
+// chat is a request to a model that a node got.
+type chat struct {
+	request *http.Request
+	body    string
+}
+
+// chats are a node's, without those for tokens and for lists of models.
+func chats(n *relaytest.Node) (list []chat) {
+	n.Change(func() {
+		for i, r := range n.Seen {
+			if r.Method == http.MethodPost && r.URL.Path != "/llm/token" {
+				list = append(list, chat{r, n.Bodies[i]})
+			}
+		}
+	})
+	return list
+}
+
 // A switch of the model alone stays behind the gateway, and no key of a vendor comes in by one.
 func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 	t.Parallel()
@@ -31,14 +49,12 @@ func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 			n.URL, n.Token(convID)))
 	asks := func(model string) {
 		t.Helper()
-		before := n.Requests()
+		before := len(chats(n))
 		if got := s.want(200, "POST", convPath+"/ask_agent", `{"question":"beside?"}`); got != `{"response":"Hello."}` {
 			t.Errorf("the answer is %s", got)
 		}
-		n.Mu.Lock()
-		defer n.Mu.Unlock()
-		if len(n.Bodies) != before+1 || !strings.Contains(n.Bodies[before], fmt.Sprintf(`"model":%q`, model)) {
-			t.Errorf("the gateway got %q, want one request for %s", n.Bodies[before:], model)
+		if got := chats(n)[before:]; len(got) != 1 || !strings.Contains(got[0].body, fmt.Sprintf(`"model":%q`, model)) {
+			t.Errorf("the gateway got %v, want one request for %s", got, model)
 		}
 	}
 	asks("first")
@@ -67,9 +83,8 @@ func TestRelay_ASwitchStaysInTheGateway(t *testing.T) {
 	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"fourth","stream":false,"api":"messages"}}`)
 	s.want(200, "POST", convPath+"/switch_llm", `{"llm":{"model":"fifth","stream":false}}`)
 	asks("fifth")
-	n.Mu.Lock()
-	defer n.Mu.Unlock()
-	last := n.Seen[len(n.Seen)-1]
+	sent := chats(n)
+	last := sent[len(sent)-1].request
 	if last.URL.Path != "/llm/v1/messages" || last.Header.Get("Anthropic-Version") == "" {
 		t.Errorf("it asked %s with %v", last.URL.Path, last.Header)
 	}
