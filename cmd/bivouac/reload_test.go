@@ -24,6 +24,10 @@ func differ(t *testing.T, name string, value reflect.Value) {
 		value.Set(reflect.ValueOf(fsm.Limits{Running: is.Running + 1}))
 	case []fsm.Price:
 		value.Set(reflect.ValueOf(append(slices.Clone(is), fsm.Price{Model: "*", Input: 1})))
+	case []fsm.ModelProfile:
+		value.Set(reflect.ValueOf(append(slices.Clone(is), fsm.ModelProfile{Model: "*"})))
+	case []fsm.ModelServer:
+		value.Set(reflect.ValueOf(append(slices.Clone(is), fsm.ModelServer{Host: "llm.example.org", Slots: 1})))
 	case []string:
 		value.Set(reflect.ValueOf(append(slices.Clone(is), "192.0.2.7")))
 	default:

@@ -291,6 +291,7 @@ func conversationPage() Dashboard {
 				Query{rate("model, status", `bivouac_llm_requests_total`), "{{model}} {{status}}"}),
 			graph("Answered by the gateway itself", perSec, Query{rate("reason", `bivouac_llm_refused_total`), "{{reason}}"}),
 			graph("In progress", count, Query{`bivouac_llm_requests_open`, "{{instance}}"}),
+			graph("Waiting for a slot", count, Query{`bivouac_llm_requests_waiting`, "{{instance}}"}),
 			graph("Time to the first byte, p50", seconds,
 				Query{quantile(.5, "model", `bivouac_llm_first_byte_duration_seconds_bucket`), "{{model}}"}),
 			graph("Time to the end, p99", seconds,
