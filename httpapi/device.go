@@ -124,7 +124,8 @@ func (s *Server) handleDeviceAuthorize(c *call) (response.Response, error) {
 		at, shown := s.placeOf(c.Request).Origin+pathDevice+"/verify", session.ShowUserCode(people)
 		return response.OK(wire.DeviceCodes{
 			DeviceCode: device, UserCode: shown, VerificationURI: at,
-			VerificationURIComplete: at + "?user_code=" + shown, ExpiresIn: int(fsm.DeviceAge.Seconds()), Interval: deviceInterval,
+			VerificationURIComplete: at + "?user_code=" + shown, ExpiresIn: int(fsm.DeviceAge.Seconds()),
+			Interval: deviceInterval,
 		})
 	}
 	return response.Response{}, response.TooManyRequests()

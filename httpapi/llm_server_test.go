@@ -70,7 +70,8 @@ func TestConfig_ServersAndProfiles(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.apply("", &fsm.ProtocolRaiseBody{Version: fsm.VersionServers - 1})
-	const put = `{"limits":{"on_limit":"refuse"},"llm":{"servers":[{"host":"llm.example.org:8443","headers":{"X-Team":"a"},"slots":4}],
+	const put = `{"limits":{"on_limit":"refuse"},
+		"llm":{"servers":[{"host":"llm.example.org:8443","headers":{"X-Team":"a"},"slots":4}],
 		"profiles":[{"model":"qwen*","max_input_tokens":32768,"temperature":0.2,"disable_vision":true}]}}`
 	if res := h.do(h.root, http.MethodPut, pathConfig, put); res.status != http.StatusConflict ||
 		!strings.Contains(string(res.body), "setting llm's servers and profiles needs protocol version 12") {

@@ -27,7 +27,8 @@ const (
 func routes() []route {
 	return slices.Concat(seedRoutes(), sandboxRoutes(), callerRoutes(), accountRoutes(), installationRoutes(),
 		conversationRoutes(), settingsV1Routes(), profileRoutes(), organizationRoutes(), secretRoutes(), modelRoutes(),
-		agentServerRoutes(), eventRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), sessionRoutes(), deviceRoutes(), openRoutes())
+		agentServerRoutes(), eventRoutes(), ownedRoutes(), clientRoutes(), nodeRoutes(), sessionRoutes(), deviceRoutes(),
+		openRoutes())
 }
 
 // seedRoutes are the seed document's endpoints of settings and conversations, and those around them.

@@ -16,7 +16,9 @@ func withPage(t *testing.T) func(*Config) {
 	t.Helper()
 	dir := t.TempDir()
 	m := page.Manifest{Routes: []string{"/", "/conversations/:id", "/settings"}, Files: map[string]page.File{}}
-	for name, body := range map[string]string{page.Index: "<!DOCTYPE html>", page.Docs: "docs", "assets/a-12345678.js": "1", "health": "2"} {
+	for name, body := range map[string]string{
+		page.Index: "<!DOCTYPE html>", page.Docs: "docs", "assets/a-12345678.js": "1", "health": "2",
+	} {
 		at := filepath.Join(dir, page.FilesDir, name)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 			t.Fatal(err)

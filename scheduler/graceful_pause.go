@@ -111,9 +111,9 @@ func presentKey(sb *fsm.Sandbox) fsm.SecretRef {
 	return sb.KeyRef
 }
 
-// pauseConversations pauses the sandbox's conversations, and fetches their events. It also writes the workspace's marker
-// again: a running sandbox has proven its workspace, and a marker that a user deleted must not look
-// like a lost workspace later.
+// pauseConversations pauses the sandbox's conversations, and fetches their events. It also writes the
+// workspace's marker again: a running sandbox has proven its workspace, and a marker that a user deleted
+// must not look like a lost workspace later.
 func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, workspace string) {
 	s, log := l.s, l.log.With("sandbox", sb.ID)
 	begin := time.Now()

@@ -396,7 +396,8 @@ type AgentFiles interface {
 	Download(ctx context.Context, baseURL, key, path string) ([]byte, error)
 }
 
-// EventFetch keeps the events of a sandbox's conversations that the cluster lacks. cmd/internal/eventfetch implements it.
+// EventFetch keeps the events of a sandbox's conversations that the cluster lacks.
+// cmd/internal/eventfetch implements it.
 type EventFetch interface {
 	// Fetch asks the agent server at url, which accepts the key. An error says what could not be fetched.
 	Fetch(ctx context.Context, sb *fsm.Sandbox, url, key string) error

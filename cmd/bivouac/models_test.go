@@ -110,7 +110,8 @@ func TestDoctor_ServersOfModels(t *testing.T) {
 		result string
 		text   string
 	}{
-		{checkOK, "answers (401)"}, {checkWarn, "certificate"}, {checkOK, "answers (404) without TLS"}, {checkWarn, "refused"},
+		{checkOK, "answers (401)"}, {checkWarn, "certificate"}, {checkOK, "answers (404) without TLS"},
+		{checkWarn, "refused"},
 	}
 	for i, f := range found {
 		if f.Result != want[i].result || !strings.Contains(f.Detail, want[i].text) {

@@ -122,7 +122,8 @@ func judgeMethods(t *testing.T, lines []byte) {
 	if len(left) > 0 {
 		t.Errorf("no such methods: %q", slices.Sorted(maps.Keys(left)))
 	}
-	if got, want := fmt.Sprint(count), "map[CloudClient:49 ConversationClient:31 SharedClient:4 SkillsClient:10]"; got != want {
+	const want = "map[CloudClient:49 ConversationClient:31 SharedClient:4 SkillsClient:10]"
+	if got := fmt.Sprint(count); got != want {
 		t.Errorf("%s, not %s", got, want)
 	}
 }

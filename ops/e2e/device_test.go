@@ -93,8 +93,8 @@ func TestPage_AllowsATerminal(t *testing.T) {
 		t.Fatalf("%v: the terminal has the browser's own key", err)
 	}
 	var key struct{ Name string }
-	if err := (testcluster.Client{Base: info.Nodes[0].HTTP, Key: kept.APIKey}).Get("/api/keys/current", &key); err != nil ||
-		key.Name != "bivouac on "+host {
+	terminal := testcluster.Client{Base: info.Nodes[0].HTTP, Key: kept.APIKey}
+	if err := terminal.Get("/api/keys/current", &key); err != nil || key.Name != "bivouac on "+host {
 		t.Errorf("%v: the key is %q", err, key.Name)
 	}
 }

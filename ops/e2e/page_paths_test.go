@@ -71,7 +71,8 @@ func TestPage_PathsAreKnown(t *testing.T) {
 func pathsInScripts(t *testing.T, folder string) []string {
 	t.Helper()
 	found := map[string]bool{}
-	err := filepath.WalkDir(filepath.Join(folder, page.FilesDir, "assets"), func(at string, e fs.DirEntry, err error) error {
+	assets := filepath.Join(folder, page.FilesDir, "assets")
+	err := filepath.WalkDir(assets, func(at string, e fs.DirEntry, err error) error {
 		if name := strings.TrimSuffix(at, ".gz"); err != nil || e.IsDir() || filepath.Ext(name) != ".js" {
 			return err
 		}

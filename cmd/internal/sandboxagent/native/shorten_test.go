@@ -22,7 +22,8 @@ type longTool struct{ *probe }
 // Run implements tools.Tool.
 func (l longTool) Run(context.Context, json.RawMessage) tools.Observation {
 	return tools.Observation{
-		Kind: "ProbeObservation", Content: []event.Content{event.TextContent(strings.Repeat("A line of a long file.\n", 200))},
+		Kind:    "ProbeObservation",
+		Content: []event.Content{event.TextContent(strings.Repeat("A line of a long file.\n", 200))},
 	}
 }
 
