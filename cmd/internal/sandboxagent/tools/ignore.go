@@ -2,29 +2,42 @@ package tools
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 	"golang.org/x/sys/unix"
 )
 
-// maxIgnore bounds a .gitignore that is read, in bytes.
-const maxIgnore = 256 << 10
+// Bounds of the .gitignore files of a search, which a clone from anywhere may have.
+const (
+	maxIgnore      = 256 << 10 // bytes of those that are in force at one time
+	maxIgnoreTries = 1 << 28   // rules that are tried, times the names of a path, and bytes that are read
+)
 
 // ignores are the rules of the .gitignore files of a search: those of the directories from the
-// repository's down to the one that is searched, and those below, which walk adds. Files in a directory that
-// is ignored and named by the search are not.
+// repository's down to the one that is searched, and those below, which walk adds and leaves again.
+// Files in a directory that is ignored and named by the search are not.
 type ignores struct {
-	base  string
-	rules map[string][]gitignore.Pattern // by directory, with those from above
+	base   string
+	levels []ignoreLevel // of the directories down to the one whose entries are matched
+	size   int           // of the files in force, in bytes
+	tries  int           // those that are left
+	partly bool          // a file was left out, since there are too many rules
+}
+
+// ignoreLevel is the rules of a file for a directory, which has a depth below the base.
+type ignoreLevel struct {
+	dir         string
+	depth, size int
+	rules       []gitignore.Pattern
 }
 
 // ignoresFor reads the rules above a directory.
-func ignoresFor(dir string) *ignores {
+func ignoresFor(ctx context.Context, dir string) *ignores {
 	repository := dir
 	for !exists(filepath.Join(repository, ".git")) && filepath.Dir(repository) != repository {
 		repository = filepath.Dir(repository)
@@ -32,18 +45,17 @@ func ignoresFor(dir string) *ignores {
 	if !exists(filepath.Join(repository, ".git")) {
 		repository = dir
 	}
-	g := &ignores{base: repository, rules: map[string][]gitignore.Pattern{}}
-	above := g.parse(filepath.Join(repository, ".git", "info", "exclude"), nil)
+	g := &ignores{base: repository, tries: maxIgnoreTries}
+	g.enter(repository, filepath.Join(".git", "info", "exclude"))
 	below := g.parts(dir)
 	for i := range below {
-		at := filepath.Join(repository, filepath.Join(below[:i]...))
-		above = append(above, g.parse(filepath.Join(at, ".gitignore"), below[:i])...)
-		if gitignore.NewMatcher(above).Match(below[:i+1], true) {
-			above = nil
+		g.enter(filepath.Join(repository, filepath.Join(below[:i]...)), ".gitignore")
+		if g.ignored(ctx, below[:i+1], true) {
+			g.levels, g.size = nil, 0
 			break
 		}
 	}
-	g.rules[dir] = slices.Concat(above, g.parse(filepath.Join(dir, ".gitignore"), below))
+	g.enter(dir, ".gitignore")
 	return g
 }
 
@@ -56,35 +68,65 @@ func (g *ignores) parts(path string) []string {
 	return strings.Split(below, string(filepath.Separator))
 }
 
-// match reports whether an entry of a directory that was entered is ignored. It reads the rules of one
-// that is not.
-func (g *ignores) match(path string, isDir bool) bool {
-	rules := g.rules[filepath.Dir(path)]
-	parts := g.parts(path)
-	if len(rules) > 0 && gitignore.NewMatcher(rules).Match(parts, isDir) {
+// match reports whether an entry of a directory that was entered is ignored, and drops the rules of
+// the directories below that were left. It reads the rules of a directory that is not ignored.
+func (g *ignores) match(ctx context.Context, path string, isDir bool) bool {
+	for n := len(g.levels) - 1; n >= 0 && g.levels[n].dir != filepath.Dir(path); n-- {
+		g.size -= g.levels[n].size
+		g.levels[n] = ignoreLevel{} // frees its rules
+		g.levels = g.levels[:n]
+	}
+	if g.ignored(ctx, g.parts(path), isDir) {
 		return true
 	}
 	if isDir {
-		g.rules[path] = append(slices.Clip(rules), g.parse(filepath.Join(path, ".gitignore"), parts)...)
+		g.enter(path, ".gitignore")
 	}
 	return false
 }
 
-// parse reads the rules of a file for a directory, none if it can't be read.
-func (g *ignores) parse(path string, dir []string) (rules []gitignore.Pattern) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil
-	}
-	lines := bufio.NewScanner(io.LimitReader(f, maxIgnore))
-	for lines.Scan() {
-		if line := lines.Text(); strings.TrimSpace(line) != "" && line[0] != '#' {
-			rules = append(rules, gitignore.ParsePattern(line, dir))
+// ignored reports what the last rule says that matches. It ends early with the tries and the context.
+func (g *ignores) ignored(ctx context.Context, parts []string, isDir bool) bool {
+	const asks = 1 << 10 // rules between two looks at the context
+	for n := len(g.levels) - 1; n >= 0; n-- {
+		l := g.levels[n]
+		for i := len(l.rules) - 1; i >= 0; i-- {
+			if g.tries -= len(parts) - l.depth; g.tries < 0 || i%asks == 0 && ctx.Err() != nil {
+				return false
+			}
+			if says := l.rules[i].Match(parts[l.depth:], isDir); says != gitignore.NoMatch {
+				return says == gitignore.Exclude
+			}
 		}
 	}
-	return rules
+	return false
+}
+
+// enter reads the rules of a file of a directory, none if it can't be read.
+func (g *ignores) enter(dir, name string) {
+	l := ignoreLevel{dir: dir, depth: len(g.parts(dir))}
+	defer func() {
+		g.levels, g.size, g.tries = append(g.levels, l), g.size+l.size, g.tries-l.size
+	}()
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return
+	}
+	if info.Size() > int64(maxIgnore-g.size) {
+		g.partly = true
+		return
+	}
+	l.size = int(info.Size())
+	lines := bufio.NewScanner(io.LimitReader(f, info.Size()))
+	lines.Buffer(nil, maxIgnore+1)
+	for lines.Scan() {
+		if line := lines.Text(); strings.TrimSpace(line) != "" && line[0] != '#' {
+			l.rules = append(l.rules, gitignore.ParsePattern(line, nil)) // matched below the directory
+		}
+	}
 }

@@ -39,6 +39,8 @@ type search struct {
 	name, text *regexp.Regexp
 	// bytes are how much text was searched.
 	bytes int64
+	// unruled means that not all .gitignore files count.
+	unruled bool
 }
 
 // globTool finds files by their names.
@@ -177,10 +179,17 @@ func (s *search) run(ctx context.Context, c Config, list string, wrong error) Ob
 		with[list], with["truncated"] = found, more
 		text := strings.Join(found, "\n")
 		switch {
+		case len(found) == 0 && more:
+			text = fmt.Sprintf("Nothing in the first part of %s matches %q.\n[It is too large. Search a directory of it.]",
+				s.path, s.pattern)
 		case len(found) == 0:
 			text = fmt.Sprintf("Nothing in %s matches %q.", s.path, s.pattern)
 		case more:
 			text += "\n[There are more. Use a narrower pattern.]"
+		}
+		if s.unruled {
+			text += fmt.Sprintf("\n[Files of .gitignore are not followed: those for a directory have more than %d KiB.]",
+				maxIgnore>>10)
 		}
 		return Observation{Kind: kind, Members: with,
 			Content: []event.Content{event.TextContent(Mask(c.Secrets(), text))}}
@@ -196,7 +205,8 @@ func (s *search) find(ctx context.Context) (found []string, more bool, err error
 	if info, err := os.Stat(s.path); err != nil || !info.IsDir() {
 		return nil, false, fmt.Errorf("%s is no directory that can be read", s.path)
 	}
-	age, seen, ignored := map[string]int64{}, 0, ignoresFor(s.path)
+	age, seen, ignored := map[string]int64{}, 0, ignoresFor(ctx, s.path)
+	defer func() { s.unruled = ignored.partly }()
 	found = []string{}
 	err = filepath.WalkDir(s.path, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -209,11 +219,11 @@ func (s *search) find(ctx context.Context) (found []string, more bool, err error
 		case path == s.path:
 			return nil
 		}
-		if seen++; seen > maxSearched || s.bytes > maxGrepAll {
+		if seen++; seen > maxSearched || s.bytes > maxGrepAll || ignored.tries < 0 {
 			more = true
 			return errEnough
 		}
-		switch hidden := ignored.match(path, d.IsDir()); {
+		switch hidden := ignored.match(ctx, path, d.IsDir()); {
 		case d.IsDir() && hidden:
 			return filepath.SkipDir
 		case hidden || !d.Type().IsRegular():

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -178,6 +179,53 @@ func TestSearch_AFileThatIsAnotherOne(t *testing.T) {
 	}
 	if found != "a.txt" {
 		t.Errorf("found %q", found)
+	}
+}
+
+// TestSearch_BoundsTheRules: the rules of a directory count while it is searched, and a clone can't have
+// more of them in force than there is room for.
+func TestSearch_BoundsTheRules(t *testing.T) {
+	t.Parallel()
+	comments := strings.Repeat("#\n", 70<<10)
+	dir := searched(t, "a/x.log", "a/y", "b/x.log", "b/y", "b/c/x.log", "b/c/y")
+	write := func(in, rules string) {
+		if err := os.WriteFile(filepath.Join(dir, in, ".gitignore"), []byte(comments+rules), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	glob := func() string {
+		o := edit(t, toolOf(t, dir, GlobName), map[string]any{"pattern": "**/[xy]*"})
+		return strings.ReplaceAll(said(o), dir+"/", "")
+	}
+	write("a", "*.log\n")
+	write("b", "*.log\n")
+	if got := glob(); got != "b/c/y\nb/y\na/y" {
+		t.Errorf("beside each other: %s", got)
+	}
+	write("b/c", "!x.log\n")
+	if got := glob(); !strings.HasPrefix(got, "b/c/y\nb/y\na/y\n[Files of .gitignore are not followed") {
+		t.Errorf("below each other: %s", got)
+	}
+}
+
+// TestIgnores_Tries: a search ends with the tries of its rules, and one that is interrupted tries none.
+func TestIgnores_Tries(t *testing.T) {
+	t.Parallel()
+	dir := searched(t, "a.log", "b.log")
+	if err := os.WriteFile(filepath.Join(dir, ".gitignore"), []byte("*.log\n"+strings.Repeat("x\n", 99)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := ignoresFor(t.Context(), dir)
+	if before := g.tries; !g.match(t.Context(), filepath.Join(dir, "a.log"), false) || g.tries != before-100 {
+		t.Errorf("%d tries are left of %d", g.tries, before)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if g.match(ctx, filepath.Join(dir, "a.log"), false) {
+		t.Error("an interrupted search goes on")
+	}
+	if g.tries = 99; g.match(t.Context(), filepath.Join(dir, "b.log"), false) || g.tries >= 0 {
+		t.Errorf("a search without tries goes on, with %d", g.tries)
 	}
 }
 
