@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"strings"
 	"testing"
+	"time"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/wire"
@@ -62,6 +63,54 @@ func TestModels_AServerWithItsOwnCertificateAndSlots(t *testing.T) {
 	if whole(t, res, 200); len(places) != 1 || places[0] != "102 at 1" || res.Header.Get("X-Bivouac-Place") != "" {
 		t.Errorf("told %v, then %v", places, res.Header)
 	}
+	<-done
+}
+
+// TestModels_AWaitOutlastsTheServersWriteTimeout: who waits for a slot keeps the place.
+func TestModels_AWaitOutlastsTheServersWriteTimeout(t *testing.T) {
+	t.Parallel()
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("unused")),
+		func(c *Config) { c.LLM.PlaceEvery = 20 * time.Millisecond })
+	front := httptest.NewUnstartedServer(h.handler)
+	front.Config.WriteTimeout = 50 * time.Millisecond
+	front.Start()
+	t.Cleanup(front.Close)
+	h.front = front
+	asked, release := make(chan struct{}, 2), make(chan struct{})
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-release
+		fmt.Fprint(w, `{"choices":[]}`)
+	}))
+	defer endpoint.Close()
+	h.baseURL(endpoint.URL + "/v1")
+	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Servers: []fsm.ModelServer{
+		{Host: strings.TrimPrefix(endpoint.URL, "http://"), Slots: 1},
+	}})
+	token := h.token()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if res := h.ask(t.Context(), token, pathChat, chatBody); res.StatusCode != http.StatusOK {
+			t.Errorf("the first request: %d", res.StatusCode)
+		}
+	}()
+	<-asked
+	told := 0
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if told++; told == 10 { // long after the time-out
+				close(release)
+			}
+			return nil
+		},
+	})
+	defer func() {
+		if told < 10 {
+			close(release)
+		}
+	}()
+	whole(t, h.ask(ctx, token, pathChat, chatBody), 200)
 	<-done
 }
 

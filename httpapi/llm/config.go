@@ -36,6 +36,8 @@ type Config struct {
 	MaxStale time.Duration
 	// ReportEvery is the interval at which the costs of a node go to the cluster.
 	ReportEvery time.Duration
+	// PlaceEvery is how often a request that waits for a server's slot is told its place.
+	PlaceEvery time.Duration
 	// Clock tells the day of a budget.
 	Clock func() time.Time
 }
@@ -46,14 +48,15 @@ func DefaultConfig() Config {
 		MaxBody: 32 << 20, UserBodies: 64 << 20, AllBodies: 256 << 20, AllAnswers: 64 << 20,
 		BodyPause: 10 * time.Second, WriteStall: time.Minute, MaxDuration: time.Hour, HeaderTimeout: 20 * time.Minute,
 		DialTimeout:  10 * time.Second,
-		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second, Clock: time.Now,
+		UserRequests: 64, MaxStale: 5 * time.Minute, ReportEvery: 5 * time.Second,
+		PlaceEvery: 5 * time.Second, Clock: time.Now,
 	}
 }
 
 // Validate returns an error for an invalid field.
 func (c Config) Validate() error {
 	for name, d := range map[string]time.Duration{"MaxDuration": c.MaxDuration, "HeaderTimeout": c.HeaderTimeout,
-		"DialTimeout": c.DialTimeout, "MaxStale": c.MaxStale, "ReportEvery": c.ReportEvery,
+		"DialTimeout": c.DialTimeout, "MaxStale": c.MaxStale, "ReportEvery": c.ReportEvery, "PlaceEvery": c.PlaceEvery,
 		"BodyPause": c.BodyPause, "WriteStall": c.WriteStall} {
 		if d <= 0 {
 			return fmt.Errorf("LLM.%s must be positive, is %s", name, d)

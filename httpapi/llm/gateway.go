@@ -153,7 +153,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	if err := q.admit(ctx); err != nil {
 		return err
 	}
-	free, err := q.slot(ctx, w)
+	moving := newMovingWriter(w, g.cfg.WriteStall)
+	defer moving.end()
+	free, err := q.slot(ctx, moving)
 	if err != nil {
 		q.count(outcome{}) // the model was not asked
 		return err
@@ -163,8 +165,6 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	g.metrics.open.Inc()
 	defer g.metrics.open.Dec()
 	defer q.abandoned()
-	moving := newMovingWriter(w, g.cfg.WriteStall)
-	defer moving.end()
 	g.proxy.ServeHTTP(moving, r.WithContext(q.ctx))
 	return nil
 }

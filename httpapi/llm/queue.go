@@ -15,8 +15,6 @@ import (
 const (
 	// maxQueue is how many requests wait for one server, userQueue how many of one user.
 	maxQueue, userQueue = 256, 16
-	// placeEvery is how often a request that waits is told its place.
-	placeEvery = 5 * time.Second
 	// headerPlace has the place of a request that waits: 1 is the next.
 	headerPlace = "X-Bivouac-Place"
 )
@@ -60,15 +58,17 @@ func (g *Gateway) queueOf(host string, slots int64) *queue {
 	return q
 }
 
-// enter waits for a slot. told is called with the place, at once and now and then. leave gives the
+// enter waits for a slot. told is called with the place, at once and ever so often. leave gives the
 // slot back.
-func (q *queue) enter(ctx context.Context, user string, told func(place int)) (leave func(), err error) {
+func (q *queue) enter(
+	ctx context.Context, user string, every time.Duration, told func(place int),
+) (leave func(), err error) {
 	w := &waiter{user: user, granted: make(chan struct{})}
 	if !q.join(w) {
 		return nil, errBusy("requests that wait for the model's server")
 	}
 	leave = sync.OnceFunc(func() { q.leave(w) })
-	ticker := time.NewTicker(placeEvery)
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
@@ -180,7 +180,7 @@ func (q *request) slot(ctx context.Context, w http.ResponseWriter) (leave func()
 	}
 	q.gateway.metrics.waiting.Inc()
 	defer q.gateway.metrics.waiting.Dec()
-	return q.gateway.queueOf(s.Host, s.Slots).enter(ctx, q.row.UserID, func(place int) {
+	return q.gateway.queueOf(s.Host, s.Slots).enter(ctx, q.row.UserID, q.gateway.cfg.PlaceEvery, func(place int) {
 		w.Header().Set(headerPlace, strconv.Itoa(place))
 		w.WriteHeader(http.StatusProcessing)
 		w.Header().Del(headerPlace)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func newQueue(slots int) *queue {
@@ -70,14 +71,14 @@ func TestQueue_IsBounded(t *testing.T) {
 		}
 	}
 	told := 0
-	_, err := q.enter(t.Context(), "ada", func(int) { told++ })
+	_, err := q.enter(t.Context(), "ada", time.Hour, func(int) { told++ })
 	var refused *refusal
 	if !errors.As(err, &refused) || refused.reason != reasonBusy || told != 0 {
 		t.Errorf("one more: %v, told %d times", err, told)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	place := 0
-	_, err = q.enter(ctx, "bob", func(n int) { place = n; cancel() })
+	_, err = q.enter(ctx, "bob", time.Hour, func(n int) { place = n; cancel() })
 	if !errors.Is(err, context.Canceled) || place != 1 {
 		t.Errorf("who gives up at place %d: %v", place, err)
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// movingWriter ends an answer whose client takes nothing for a while. The wait for the model has no
-// such limit.
+// movingWriter ends an answer whose client takes nothing for a while. The waits for a slot and for the
+// model have no such limit: it replaces the server's, which counts from the request's header.
 type movingWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -21,6 +21,13 @@ func newMovingWriter(w http.ResponseWriter, limit time.Duration) *movingWriter {
 	m.stalled = time.AfterFunc(limit, func() { _ = m.control.SetWriteDeadline(time.Now()) })
 	m.stalled.Stop()
 	return m
+}
+
+// WriteHeader implements http.ResponseWriter. Informational responses are written at once.
+func (m *movingWriter) WriteHeader(status int) {
+	m.stalled.Reset(m.limit)
+	defer m.stalled.Stop()
+	m.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
