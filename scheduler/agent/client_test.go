@@ -382,3 +382,33 @@ func TestClient_SendsTheRequestsID(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestClient_EventsAreBounded: what an agent server answers takes memory within bounds, however few events
+// were asked for.
+func TestClient_EventsAreBounded(t *testing.T) {
+	t.Parallel()
+	many := `{"items":[` + strings.Repeat(`{"id":"e"},`, eventsPage) + `{"id":"e"}],"next_page_id":null}`
+	large := `{"items":[{"id":"` + strings.Repeat("x", oneEvent) + `"}],"next_page_id":null}`
+	for name, c := range map[string]struct {
+		body string
+		want error
+	}{
+		"none":        {`{"items":null,"next_page_id":null}`, nil},
+		"one":         {`{"items":[{"id":"e"}],"next_page_id":"f"}`, nil},
+		"more":        {many, ErrBadAnswer},
+		"no list":     {`{"items":"e"}`, ErrBadAnswer},
+		"a large one": {large, ErrTooLarge},
+	} {
+		client, url := serve(t, answer(200, c.body))
+		list, next, err := client.Events(t.Context(), url, key, "c", "")
+		if !errors.Is(err, c.want) || name == "one" && (len(list) != 1 || next != "f") {
+			t.Errorf("%s: %d events, next %q, %v, want %v", name, len(list), next, err, c.want)
+		}
+		if _, err := client.NewestEvent(t.Context(), url, key, "c"); !errors.Is(err, c.want) {
+			t.Errorf("%s: the newest one: %v, want %v", name, err, c.want)
+		}
+	}
+	if oneEvent > 16<<20 {
+		t.Errorf("one event may have %d bytes", oneEvent)
+	}
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +15,7 @@ const (
 	// with fewer, and one event may have oneEvent bytes.
 	eventsPage = 100
 	pageBytes  = 8 << 20
-	oneEvent   = 64 << 20
+	oneEvent   = 16 << 20
 )
 
 // Events returns a page of a conversation's events from a token on, "" for the first one, and the token of
@@ -52,12 +53,47 @@ func (c *Client) searchEvents(
 	if limit == 1 {
 		r.most = oneEvent
 	}
-	var page Page[json.RawMessage]
+	page := struct {
+		Items      boundedList `json:"items"`
+		NextPageID string      `json:"next_page_id"`
+	}{Items: boundedList{most: limit}}
 	if err := c.call(ctx, c.cfg.CallTimeout, r, &page); err != nil {
 		return nil, "", err
 	}
-	if page.NextPageID == nil {
-		return page.Items, "", nil
+	return page.Items.items, page.NextPageID, nil
+}
+
+// boundedList is a JSON array of at most so many values. One with more is an error before the others are
+// read: millions of small values take many times the bytes of their text.
+type boundedList struct {
+	most  int
+	items []json.RawMessage
+}
+
+var (
+	errNoList   = errors.New("this is no list")
+	errLongList = errors.New("the list is longer than was asked for")
+)
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *boundedList) UnmarshalJSON(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	switch t, err := d.Token(); {
+	case err != nil || t == nil: // null
+		return err
+	case t != json.Delim('['):
+		return errNoList
 	}
-	return page.Items, *page.NextPageID, nil
+	l.items = nil
+	for d.More() {
+		if len(l.items) == l.most {
+			return errLongList
+		}
+		var item json.RawMessage
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		l.items = append(l.items, item)
+	}
+	return nil
 }

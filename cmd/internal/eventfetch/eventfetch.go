@@ -24,6 +24,10 @@ import (
 // maxPages bounds the pages of one conversation: a hostile server has no end.
 const maxPages = 20_000
 
+// answersAtOnce bounds the answers of agent servers that are in memory, of all fetches together. One has
+// at most 16 MiB, and is there several times until its events are kept.
+const answersAtOnce = 4
+
 // Store is where conversations are read; *fsm.Store implements it.
 type Store interface{ View() *fsm.View }
 
@@ -60,13 +64,26 @@ type Fetcher struct {
 	agents  Agents
 	secrets eventseal.Secrets
 	log     *slog.Logger
+	// room has a token for each answer that is in memory.
+	room chan struct{}
 }
 
 // New makes a Fetcher; it starts nothing.
 func New(
 	store Store, cluster Cluster, events Events, agents Agents, secrets eventseal.Secrets, log *slog.Logger,
 ) *Fetcher {
-	return &Fetcher{store: store, cluster: cluster, events: events, agents: agents, secrets: secrets, log: log}
+	return &Fetcher{store: store, cluster: cluster, events: events, agents: agents, secrets: secrets, log: log,
+		room: make(chan struct{}, answersAtOnce)}
+}
+
+// enter waits for the room of an answer, which leave gives back.
+func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case f.room <- struct{}{}:
+		return func() { <-f.room }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Fetch keeps what the cluster lacks of the events of a sandbox's conversations. Its agent server is at url
@@ -117,11 +134,7 @@ func (s *source) fetch(ctx context.Context) (added int, err error) {
 		added, _, err = s.walk(ctx, "")
 		return added, err
 	case chain.Number >= uint64(count):
-		newest, err := s.agents.NewestEvent(ctx, s.url, s.key, id)
-		if err != nil {
-			return 0, err
-		}
-		if known, err := s.has(ctx, *chain, newest); err != nil || known {
+		if known, err := s.hasNewest(ctx, *chain); err != nil || known {
 			return 0, err
 		}
 	}
@@ -137,9 +150,18 @@ func (s *source) fetch(ctx context.Context) (added int, err error) {
 	return added + more, err
 }
 
-// has reports whether a chain has an event.
-func (s *source) has(ctx context.Context, chain fsm.EventChain, text json.RawMessage) (bool, error) {
-	events, err := eventin.Read([]json.RawMessage{text})
+// hasNewest reports whether a chain has the last event of the agent server.
+func (s *source) hasNewest(ctx context.Context, chain fsm.EventChain) (bool, error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	newest, err := s.agents.NewestEvent(ctx, s.url, s.key, decode.Dashed(s.conversation))
+	if err != nil {
+		return false, err
+	}
+	events, err := eventin.Read([]json.RawMessage{newest})
 	if err != nil || len(events) == 0 {
 		return false, err
 	}
@@ -163,29 +185,38 @@ func (s *source) walk(ctx context.Context, token string) (added int, number uint
 	if err != nil {
 		return 0, 0, err
 	}
-	to := eventin.Place{UserID: s.user, ConversationID: s.conversation, SandboxID: s.sandbox}
 	for range maxPages {
-		list, next, err := s.agents.Events(ctx, s.url, s.key, decode.Dashed(s.conversation), token)
-		if err != nil {
+		done, next, err := s.page(ctx, key, token)
+		added += done.Added
+		number = max(number, done.Number)
+		if err != nil || next == "" || next == token {
 			return added, number, err
-		}
-		events, err := eventin.Read(list)
-		if err != nil {
-			return added, number, err
-		}
-		if len(events) > 0 {
-			done, err := eventin.Append(ctx, s.events, key, time.Now(), to, events, cluster.NoPosition)
-			added, number = added+done.Added, done.Number
-			if err != nil {
-				return added, number, err
-			}
-		}
-		if next == "" || next == token {
-			return added, number, nil
 		}
 		token = next
 	}
 	return added, number, errors.New("the agent server's pages of events have no end")
+}
+
+// page keeps what is new of a page, and returns the token of the next one.
+func (s *source) page(
+	ctx context.Context, key eventseal.Key, token string,
+) (done cluster.AppendedEvents, next string, err error) {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return done, "", err
+	}
+	defer leave()
+	list, next, err := s.agents.Events(ctx, s.url, s.key, decode.Dashed(s.conversation), token)
+	if err != nil {
+		return done, "", err
+	}
+	events, err := eventin.Read(list)
+	if err != nil || len(events) == 0 {
+		return done, next, err
+	}
+	to := eventin.Place{UserID: s.user, ConversationID: s.conversation, SandboxID: s.sandbox}
+	done, err = eventin.Append(ctx, s.events, key, time.Now(), to, events, cluster.NoPosition)
+	return done, next, err
 }
 
 // sealing returns the key of the user's events, and makes the first one.

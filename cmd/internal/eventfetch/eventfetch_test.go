@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -324,6 +325,56 @@ func TestRun(t *testing.T) {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// slow answers when it is let, and counts those that wait.
+type slow struct {
+	agent.Client
+	waiting, most atomic.Int64
+	let           chan struct{}
+}
+
+func (s *slow) CountEvents(context.Context, string, string, string, string) (int, error) {
+	return 1, nil
+}
+
+func (s *slow) Events(ctx context.Context, _, _, _, _ string) ([]json.RawMessage, string, error) {
+	s.most.Store(max(s.most.Load(), s.waiting.Add(1)))
+	defer s.waiting.Add(-1)
+	select {
+	case <-s.let:
+	case <-ctx.Done():
+	}
+	return nil, "", ctx.Err()
+}
+
+// TestFetch_BoundsItsMemory: however many sandboxes are fetched at once, few answers are in memory.
+func TestFetch_BoundsItsMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, fsm.ProtocolVersion)
+		agents := &slow{let: make(chan struct{})}
+		f := eventfetch.New(w.Store, w.Cluster, w.keeping, agents, w.secrets, slog.New(slog.DiscardHandler))
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				if err := f.Fetch(t.Context(), w.sandbox, "", "key"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := f.Fetch(ctx, w.sandbox, "", "key"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without room: %v", err)
+		}
+		close(agents.let)
+		all.Wait()
+		if most := agents.most.Load(); most > 4 {
+			t.Errorf("%d answers at once", most)
 		}
 	})
 }
