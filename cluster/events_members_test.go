@@ -94,3 +94,32 @@ func TestNode_Events_AMemberWithoutThemIsNoneOfAMajority(t *testing.T) {
 		k.have("c1", append(ids, "later"), empty, fresh)
 	})
 }
+
+// TestNode_Events_ALeaderWithoutThemHandsOver to a voter that has all, instead of refusing events until it
+// has fetched them.
+func TestNode_Events_ALeaderWithoutThemHandsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		k := newTalking(t, c, "c1")
+		ids := numbered("e", 40)
+		k.add(0, "c1", ids...)
+		k.have("c1", ids, 0, 1, 2)
+		empty := c.Follower()
+		name := fmt.Sprint("n", empty)
+		k.emptied(empty, map[string]bool{name: true})
+		// A leader that can't ask it what it lacks lets it lead.
+		c.SetFault(func(from, to, call string) bool {
+			return call == "events" && from == name || call == "hello" && to == name
+		})
+		if err := c.Node(c.Leader()).TransferLeadership(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		c.SetFault(func(from, _, call string) bool { return call == "events" && from == name })
+		c.Eventually("a node leads that has the events", func() bool { return c.Leader() != empty })
+		k.add(empty, "c1", "later")
+		c.SetFault(nil)
+		k.have("c1", append(ids, "later"), 0, 1, 2)
+	})
+}

@@ -18,6 +18,9 @@ const (
 	reconcileInterval = time.Second
 	// stableAfter is how long a nonvoter must have answered before it replaces a dead voter.
 	stableAfter = 10 * time.Second
+	// handOverAfter is how long a leader has lacked events, or has not known yet, before it hands over. A
+	// few it fetches sooner.
+	handOverAfter = 3 * time.Second
 )
 
 // contact is what a leader knows about one member.
@@ -91,9 +94,18 @@ func (n *Node) reconcileMembers(ctx context.Context, term uint64) error {
 	n.contacts.begin(term)
 	sent := map[raft.ServerID]map[raft.ServerID]records.Record{}
 	announced := 0
+	lacks := time.Time{}
 	for {
 		if err := n.reconcileOnce(ctx, sent, &announced); err != nil {
 			return err
+		}
+		switch {
+		case n.eventsMissing() == 0:
+			lacks = time.Time{}
+		case lacks.IsZero():
+			lacks = time.Now()
+		case time.Since(lacks) >= handOverAfter:
+			n.handOver(ctx)
 		}
 		select {
 		case <-time.After(reconcileInterval):
@@ -124,6 +136,24 @@ func (n *Node) reconcileOnce(
 		return err
 	}
 	return n.raiseVersion(ctx, states, contacts, announced)
+}
+
+// handOver transfers leadership from a leader that lacks events to a voter that lacks none: until this
+// node has fetched them it would refuse events of each conversation that it lacks some of.
+func (n *Node) handOver(ctx context.Context) {
+	r := n.raft.Load()
+	peers, whole := n.successors(ctx, r)
+	if whole == 0 {
+		return
+	}
+	future, err := n.transfers.To(r, peers[:whole])
+	if err == nil {
+		n.logger.Info("cluster: this leader lacks events and hands over to a voter that has all")
+		err = n.await(ctx, future)
+	}
+	if err != nil && ctx.Err() == nil {
+		n.logger.Warn("cluster: this leader lacks events, and no voter that has all takes over", "error", err)
+	}
 }
 
 // configuration returns Raft's latest members. Changes don't name it: raft 1.7.3 tells nobody its
