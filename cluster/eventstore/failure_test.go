@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -103,6 +104,43 @@ func TestStore_FailsAtAnyWrite(t *testing.T) {
 			t.Run(fmt.Sprint(fault, " from write ", from), func(t *testing.T) { failingFrom(t, fault, from) })
 		}
 	}
+}
+
+// TestStore_Flush_WaitsForTheOneUnderWay: it has what this one is for.
+func TestStore_Flush_WaitsForTheOneUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Bool
+		disk := make(chan struct{})
+		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if slow.Load() && op.Kind == errorfs.OpCreate {
+				<-disk
+			}
+			return nil
+		}))
+		s, want := open(t, "events", Options{FS: fs}), state{}
+		defer shut(t, s)
+		write(t, s, 1, want.add("c1", event("a", "one")))
+		slow.Store(true)
+		var ended atomic.Int64
+		for range 2 {
+			go func() {
+				if err := s.Flush(); err != nil {
+					t.Error(err)
+				}
+				ended.Add(1)
+			}()
+			synctest.Wait()
+		}
+		if n := ended.Load(); n > 0 {
+			t.Errorf("%d flushes returned, and nothing is on the disk", n)
+		}
+		close(disk)
+		synctest.Wait()
+		if n := ended.Load(); n != 2 {
+			t.Errorf("%d flushes returned, want 2", n)
+		}
+	})
 }
 
 func failingFrom(t *testing.T, fault error, from int64) {

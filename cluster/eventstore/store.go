@@ -55,9 +55,12 @@ type Store struct {
 
 	// mu is held by what changes the store.
 	mu sync.Mutex
-	// applied is the index of the last Write, dirty that something was written since the last Flush.
+	// applied is the index of the last Write, dirty that something was written since the last Flush began.
 	applied uint64
 	dirty   bool
+	// flushed is closed with the end of the last Flush that began, nil before the first. Flushes end in
+	// their order.
+	flushed <-chan struct{}
 	// pins are the views that are in use.
 	pins map[*Pin]struct{}
 	// gapped: a Write did not follow what is here.
@@ -262,20 +265,9 @@ func (s *Store) change(what string, fn func(*pebble.Batch) error) error {
 
 // Flush returns when all that was written before is on the disk.
 func (s *Store) Flush() error {
-	s.mu.Lock()
-	if err := s.Failure(); err != nil || !s.dirty {
-		s.mu.Unlock()
+	flushed, err := s.flush()
+	if err != nil || flushed == nil {
 		return err
-	}
-	var flushed <-chan struct{}
-	err := contain(func() (err error) {
-		flushed, err = s.db.AsyncFlush()
-		return err
-	})
-	s.dirty = err != nil
-	s.mu.Unlock()
-	if err != nil {
-		return s.fail("flushing events", err)
 	}
 	// A flush that fails is tried again and never ends.
 	select {
@@ -284,6 +276,25 @@ func (s *Store) Flush() error {
 	case <-s.failed:
 		return s.Failure()
 	}
+}
+
+// flush begins to make durable what was written since the last flush began, and returns what is closed when
+// that and all before it are on the disk, nil for nothing.
+func (s *Store) flush() (<-chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.Failure(); err != nil || !s.dirty {
+		return s.flushed, err
+	}
+	err := contain(func() (err error) {
+		s.flushed, err = s.db.AsyncFlush()
+		return err
+	})
+	if err != nil {
+		return nil, s.fail("flushing events", err)
+	}
+	s.dirty = false
+	return s.flushed, nil
 }
 
 // batchBytes bounds what is written at once, beside one change.
