@@ -90,7 +90,7 @@ func newClient(llm engine.LLM, transport http.RoundTripper) *client {
 		llm:        llm,
 		model:      model,
 		endpoint:   preset.EndpointOf(llm.Model, llm.BaseURL),
-		http:       &http.Client{Transport: transport},
+		http:       &http.Client{Transport: transport, CheckRedirect: stay},
 		dialects:   newDialects(llm, model),
 		window:     &window{},
 		profile:    newProfile(llm),
@@ -100,6 +100,9 @@ func newClient(llm engine.LLM, transport http.RoundTripper) *client {
 	c.use(c.profile.get())
 	return c
 }
+
+// stay follows no redirect: keys and prompts are for the server that the settings name.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // timeout is the longest time until the answer begins, and between two parts of it.
 func (c *client) timeout() time.Duration {
@@ -127,6 +130,9 @@ func (c *client) try(ctx context.Context, r outgoing, shown *display) (*answer, 
 		return nil, classify(err, false)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode/100 == 3 {
+		return nil, classify(redirected(resp), false)
+	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, longestError)) // what came is what it said
 		failed := classify(refusedWith(resp.StatusCode, body), false)

@@ -150,6 +150,17 @@ func refusedWith(status int, body []byte) *serverError {
 	return e
 }
 
+// redirected is the error of a response that leads elsewhere.
+func redirected(resp *http.Response) *serverError {
+	to := "another place"
+	if where, err := resp.Location(); err == nil {
+		where.RawQuery, where.Fragment, where.User = "", "", nil
+		to = where.String()
+	}
+	return &serverError{status: resp.StatusCode, message: "it redirects to " + to +
+		", which is not followed: set the base URL to where it leads"}
+}
+
 // classify reads an error of one call. begun says that a good answer had begun.
 func classify(err error, begun bool) *callError {
 	f := &callError{err: err, message: err.Error()}

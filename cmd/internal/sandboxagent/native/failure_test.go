@@ -3,13 +3,17 @@ package native
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Each fault of a model's server ends the run with the code of the contract, streamed or not, and
@@ -234,4 +238,31 @@ func TestStep_Interrupt(t *testing.T) {
 	r.ends(engine.Finished)
 	r.tells("user: go", "system", "call echo", "call echo", "result echo: echo one", "result echo: echo two",
 		"agent: Done.")
+}
+
+// A redirect is not followed: neither the key nor the prompt goes to another server.
+func TestTry_FollowsNoRedirect(t *testing.T) {
+	t.Parallel()
+	var reached atomic.Int32
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		reached.Add(1)
+		t.Errorf("%s %s with the keys %q and %q", r.Method, r.URL, r.Header["X-Api-Key"], r.Header["Api-Key"])
+	}))
+	t.Cleanup(elsewhere.Close)
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		c := answering(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+"/v1/messages?key=k", status)
+		})
+		c.llm.APIKey, c.endpoint.Azure, c.dialects.now.api = "sk-1", true, preset.Messages
+		_, err := c.ask(t.Context(), streamed())
+		var failure *engine.Failure
+		if !errors.As(err, &failure) || failure.Code != codeBadRequest ||
+			!strings.Contains(failure.Detail, "redirects to "+elsewhere.URL+"/v1/messages, which is not followed") {
+			t.Errorf("%d: %v", status, err)
+		}
+		c.discover(t.Context())
+	}
+	if n := reached.Load(); n > 0 {
+		t.Errorf("%d requests came to another server", n)
+	}
 }
