@@ -12,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Bounds of what waits to be reported.
@@ -174,24 +175,11 @@ func costOf(price *fsm.Price, t tokens) int64 {
 	if price == nil {
 		return 0
 	}
-	cached, written := price.Input, price.Input
-	if price.CachedInput != nil {
-		cached = *price.CachedInput
+	rates := preset.Rates{
+		Input: price.Input, Output: price.Output, CachedInput: price.CachedInput, CacheWrite: price.CacheWrite,
 	}
-	if price.CacheWrite != nil {
-		written = *price.CacheWrite
-	}
-	plain := max(0, t.Input-t.Cached-t.Written)
 	// A dollar for a million tokens is a thousand billionths for one.
-	sum := float64(
-		plain,
-	)*price.Input + float64(
-		t.Cached,
-	)*cached + float64(
-		t.Written,
-	)*written + float64(
-		t.Output,
-	)*price.Output
+	sum := rates.Cost(preset.Tokens(t))
 	return int64(math.Min(math.Ceil(sum*1000), 1<<59))
 }
 

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
+
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // tokens are what an answer used. Cached and Written are parts of Input.
-type tokens struct {
-	Input, Output   int64
-	Cached, Written int64
-}
+type tokens preset.Tokens
 
 // most returns the larger of each count: in streams later counts include earlier ones.
 func (t tokens) most(o tokens) tokens {

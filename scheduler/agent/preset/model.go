@@ -28,6 +28,23 @@ type Rates struct {
 	CachedInput, CacheWrite *float64
 }
 
+// Tokens are what an answer used. Input includes Cached, which was read from a cache, and Written,
+// which was written to one.
+type Tokens struct{ Input, Output, Cached, Written int64 }
+
+// Cost is the price of tokens in millionths of a US dollar. A price that is not known is the input's.
+func (r Rates) Cost(t Tokens) float64 {
+	cached, written := r.Input, r.Input
+	if r.CachedInput != nil {
+		cached = *r.CachedInput
+	}
+	if r.CacheWrite != nil {
+		written = *r.CacheWrite
+	}
+	plain := max(0, t.Input-t.Cached-t.Written)
+	return float64(plain)*r.Input + float64(t.Cached)*cached + float64(t.Written)*written + float64(t.Output)*r.Output
+}
+
 // modelTable is made by ops/agents/modeltable.
 //
 //go:embed models.tsv

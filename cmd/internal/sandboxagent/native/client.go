@@ -161,7 +161,7 @@ func (c *client) try(ctx context.Context, r outgoing, shown *display) (*answer, 
 		failed = classify(ctx.Err(), true)
 	}
 	if failed != nil {
-		failed.spent = answer{usage: a.usage, cost: a.cost}
+		failed.spent = answer{usage: a.usage, cached: a.cached, cost: a.cost}
 		return nil, failed
 	}
 	a.shown.end()

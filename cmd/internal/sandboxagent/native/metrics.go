@@ -6,6 +6,7 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // The ids of the uses of models in the stats. The settings may name the agent's otherwise.
@@ -73,7 +74,13 @@ func (c *client) cost(a *answer) float64 {
 		return sum
 	}
 	if r := c.rates(); r != nil {
-		return r.cost(a.usage)
+		used := preset.Tokens{
+			Input: int64(a.usage.PromptTokens), Written: int64(a.cached), Output: int64(a.usage.CompletionTokens),
+		}
+		if d := a.usage.PromptTokensDetails; d != nil {
+			used.Cached = int64(min(d.CachedTokens, a.usage.PromptTokens))
+		}
+		return r.Cost(used) / 1e6
 	}
 	if a.cost != nil {
 		sum = *a.cost

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	openai "github.com/sashabaranov/go-openai"
-
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
@@ -110,23 +108,11 @@ func (c *client) get(ctx context.Context, url string) []byte {
 }
 
 // rates are the vendor's list prices, nil where another server is asked.
-func (c *client) rates() *rates {
+func (c *client) rates() *preset.Rates {
 	if c.endpoint.Base != preset.BaseURL(c.llm.Model, "") {
 		return nil
 	}
-	return (*rates)(c.profile.get().Rates)
-}
-
-// rates are prices for a million tokens.
-type rates preset.Rates
-
-// cost is the price of an answer, in US dollars.
-func (r *rates) cost(u openai.Usage) float64 {
-	cached, read := 0, r.Input
-	if u.PromptTokensDetails != nil && r.CachedInput != nil {
-		cached, read = min(u.PromptTokensDetails.CachedTokens, u.PromptTokens), *r.CachedInput
-	}
-	return (float64(u.PromptTokens-cached)*r.Input + float64(cached)*read + float64(u.CompletionTokens)*r.Output) / 1e6
+	return c.profile.get().Rates
 }
 
 // know sets what the model is known to take. What was learned of a refusal stays.

@@ -124,13 +124,15 @@ func TestProfile_PicturesOnlyWhereTheyAreTaken(t *testing.T) {
 func TestProfile_WhatAnAnswerCosts(t *testing.T) {
 	t.Parallel()
 	said, price := 0.5, 0.001
-	a := &answer{cost: &said, usage: openai.Usage{
+	a := &answer{cost: &said, cached: 200, usage: openai.Usage{
 		PromptTokens: 1000, CompletionTokens: 100, PromptTokensDetails: &openai.PromptTokensDetails{CachedTokens: 400},
 	}}
 	for want, llm := range map[float64]engine.LLM{
 		1.0:    {Model: "openai/gpt-5", InputCostPerToken: &price},
 		0.0018: {Model: "openai/gpt-5"}, // (600 * 1.25 + 400 * 0.125 + 100 * 10) / 1e6
-		said:   {Model: "openai/gpt-5", BaseURL: "http://127.0.0.1:1/v1"},
+		// (400 * 1 + 400 * 0.1 + 200 * 1.25 + 100 * 5) / 1e6
+		0.00119: {Model: "anthropic/claude-haiku-4-5-20251001"},
+		said:    {Model: "openai/gpt-5", BaseURL: "http://127.0.0.1:1/v1"},
 	} {
 		if got := newClient(llm, nil).cost(a); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%+v costs %g, want %g", llm, got, want)

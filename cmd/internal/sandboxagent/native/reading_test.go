@@ -61,6 +61,20 @@ func TestAsk_CountsTriesThatFail(t *testing.T) {
 	}
 }
 
+// What a failed try of Messages wrote to a cache is counted, too.
+func TestAsk_CountsCacheWritesOfTriesThatFail(t *testing.T) {
+	t.Parallel()
+	c := answering(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "data: %s\n\ndata: %s\n\n", `{"type":"message_start","message":{"usage":{"input_tokens":1,`+
+			`"cache_creation_input_tokens":7}}}`, `{"type":"error","error":{"message":"the engine died"}}`)
+	})
+	one := 1
+	c.llm.NumRetries = &one
+	if a, err := c.ask(t.Context(), streamed()); err == nil || a == nil || a.usage.PromptTokens != 16 || a.cached != 14 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 // Signs of life after the reason to finish do not hold up the answer.
 func TestTry_SignsOfLifeAfterTheEnd(t *testing.T) {
 	t.Parallel()
