@@ -50,9 +50,14 @@ func (f *EventFacts) check(r *rules) {
 // UntitledOf is the title of a conversation before it has one.
 func UntitledOf(id string) string { return "Conversation " + id[:min(5, len(id))] }
 
+// Untitled reports whether a user's message gives the conversation its title.
+func (c *Conversation) Untitled() bool {
+	return c.AutoTitle && valueOr(c.Title, "") == UntitledOf(c.ID)
+}
+
 // addTo makes facts those of a conversation. What is not said stays.
 func (f *EventFacts) addTo(c *Conversation) {
-	if f.Title != "" && c.AutoTitle && valueOr(c.Title, "") == UntitledOf(c.ID) {
+	if f.Title != "" && c.Untitled() {
 		title := f.Title
 		c.Title = &title
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -74,4 +75,25 @@ func TestEvents_ListsShowWhatTheySay(t *testing.T) {
 	shows(title + ", finished")
 	s.do(s.alice, "DELETE", pathSandboxes+"/"+s.sandbox, "").want(t, 200)
 	shows(title + ", null")
+}
+
+// TestEvents_TheLogHasATitleAlone of what messages say, and none of a conversation that has a title.
+func TestEvents_TheLogHasATitleAlone(t *testing.T) {
+	t.Parallel()
+	s := newSending(t)
+	titled := s.harness.conversation("alice", s.sandbox, func(c *fsm.Conversation) {
+		title := "Its own"
+		c.Title, c.AutoTitle = &title, false
+	})
+	said := func(id, text string) string {
+		return `{"id":"` + id + `","kind":"MessageEvent","source":"user","llm_message":{"content":[{"text":"` + text + `"}]}}`
+	}
+	s.post(s.key, titled, "", said("e1", "a private one")).want(t, 200)
+	s.post(s.key, s.talk, "", said("e1", "the title"), said("e2", "a private two")).want(t, 200)
+	s.post(s.key, s.talk, "", said("e3", "a private three")).want(t, 200)
+	for _, entry := range s.cluster.log {
+		if at := bytes.Index(entry, []byte("a private")); at >= 0 {
+			t.Errorf("the log has %q", entry[at:min(len(entry), at+20)])
+		}
+	}
 }

@@ -71,6 +71,7 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	to := eventin.Place{
 		UserID: sandbox.UserID, ConversationID: row.ID, SandboxID: sandbox.ID,
 		Credential: fsm.Credential{SandboxID: sandbox.ID, KeyHash: sandbox.KeyHash},
+		Untitled:   row.Untitled(),
 	}
 	done, err := eventin.Append(c.Ctx(), s.cfg.Events, key, c.Now, to, events, position)
 	if err != nil {

@@ -82,6 +82,8 @@ type Cluster interface {
 type Place struct {
 	UserID, ConversationID, SandboxID string
 	Credential                        fsm.Credential
+	// Untitled: the first message of a user gives the conversation its title. No other text is shown.
+	Untitled bool
 }
 
 // Append seals events and appends those that the conversation does not have, in their order. The first one
@@ -98,7 +100,8 @@ func Append(
 			size += len(events[n].Text)
 			n++
 		}
-		body.Facts = factsOf(events[:n])
+		body.Facts = factsOf(events[:n], to.Untitled)
+		to.Untitled = to.Untitled && body.Facts.Title == ""
 		cmd := fsm.NewCommand(uuid.NewString(), now, to.UserID, body)
 		cmd.Credential = to.Credential
 		if done, err = c.AppendEvents(ctx, cmd); err != nil || done.Gap {

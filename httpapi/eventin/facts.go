@@ -24,14 +24,15 @@ const (
 // titleLength is how much of a message makes a title, as at upstream.
 const titleLength = 50
 
-// factsOf reads from events, in their order, what lists show of their conversation.
-func factsOf(events []Event) (facts fsm.EventFacts) {
+// factsOf reads from events, in their order, what lists show of their conversation. It is readable in the
+// log, so a message's text is in it only where a title is made of it.
+func factsOf(events []Event, untitled bool) (facts fsm.EventFacts) {
 	for _, e := range events {
 		switch e.Head.Kind {
 		case KindStateUpdate:
 			addState(&facts, e.Text)
 		case KindMessage:
-			if facts.Title == "" && e.Head.Source == sourceUser {
+			if untitled && facts.Title == "" && e.Head.Source == sourceUser {
 				facts.Title = titleOf(e.Text)
 			}
 		}

@@ -215,6 +215,9 @@ func (s *source) page(
 		return done, next, err
 	}
 	to := eventin.Place{UserID: s.user, ConversationID: s.conversation, SandboxID: s.sandbox}
+	if row := s.store.View().Conversation(s.user, s.conversation); row != nil {
+		to.Untitled = row.Untitled()
+	}
 	done, err = eventin.Append(ctx, s.events, key, time.Now(), to, events, cluster.NoPosition)
 	return done, next, err
 }
