@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -76,18 +75,25 @@ func (l LLM) ServerAt(host, port string) *ModelServer {
 	return nil
 }
 
-// headerName is a name of a header, secretName one whose value is a credential as a rule.
-var (
-	headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
-	secretName = regexp.MustCompile(`(?i)auth|cookie|key|token|secret|passw|credential`)
-)
+// isHeaderName reports whether a text is a name of a header that an operator may add.
+func isHeaderName(name string) bool {
+	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
+	})
+}
+
+// namesSecret reports whether the value of a header with this name is a credential as a rule.
+func namesSecret(name string) bool {
+	words := []string{"auth", "cookie", "key", "token", "secret", "passw", "credential"}
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(strings.ToLower(name), word) })
+}
 
 // CheckModelHeader returns an error for a header that an operator may not add to requests.
 func CheckModelHeader(name, value string) error {
 	switch {
-	case !headerName.MatchString(name):
+	case !isHeaderName(name):
 		return fmt.Errorf("%q is no name of a header", clip(name))
-	case secretName.MatchString(name):
+	case namesSecret(name):
 		return fmt.Errorf("%q may hold a secret, which the configuration must not have: a key is the user's llm_api_key",
 			clip(name))
 	case slices.Contains([]string{
