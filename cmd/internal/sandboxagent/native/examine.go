@@ -160,36 +160,48 @@ func (x *Examination) known(c *client, before dialect) {
 	default:
 		x.WindowFrom = "table"
 	}
-	now := c.dialects.get()
-	if before.api != now.api {
-		x.Repaired = append(x.Repaired, "asked in the API "+string(now.api))
+	x.Repaired = append(x.Repaired, before.repaired(c.dialects.get())...)
+}
+
+// repaired is what a dialect has become, in words.
+func (d dialect) repaired(now dialect) (texts []string) {
+	if d.api != now.api {
+		texts = append(texts, "asked in the API "+string(now.api))
 	}
 	for _, of := range []struct {
 		was, is bool
 		text    string
 	}{
-		{before.noStream, now.noStream, "asked for whole answers, not streams"},
-		{before.noStreamOptions, now.noStreamOptions, "sent without stream_options"},
-		{before.noToolChoice, now.noToolChoice, "sent without tool_choice"},
-		{before.noEffort, now.noEffort, "sent without an effort of reasoning"},
-		{before.noSampling, now.noSampling, "sent without temperature and top_p"},
-		{before.otherMax, now.otherMax, "the limit of output is sent under its other name"},
-		{before.noMax, now.noMax, "sent without a limit of output"},
-		{before.someMax, now.someMax, "sent with a limit of output"},
-		{before.noPictures, now.noPictures, "sent without pictures"},
-		{before.noSystem, now.noSystem, "the system prompt is a message of the user"},
-		{before.alternate, now.alternate, "messages of the user and the model alternate"},
-		{before.plainSchemas, now.plainSchemas, "schemas of tools are sent in their plain form"},
-		{before.fullContent, now.fullContent, "each message has a text"},
-		{before.shortIDs, now.shortIDs, "ids of calls have nine characters"},
-		{before.noThoughts, now.noThoughts, "sent without thoughts"},
-		{before.thoughts, now.thoughts, "sent with thoughts"},
-		{before.written, now.written, "tools are in the prompt, and calls are read in texts"},
+		{d.noStream, now.noStream, "asked for whole answers, not streams"},
+		{d.noStreamOptions, now.noStreamOptions, "sent without stream_options"},
+		{d.noToolChoice, now.noToolChoice, "sent without tool_choice"},
+		{d.noEffort, now.noEffort, "sent without an effort of reasoning"},
+		{d.noSampling, now.noSampling, "sent without temperature and top_p"},
+		{d.otherMax, now.otherMax, "the limit of output is sent under its other name"},
+		{d.noMax, now.noMax, "sent without a limit of output"},
+		{d.someMax, now.someMax, "sent with a limit of output"},
+		{d.smallMax, now.smallMax, "sent with a small limit of output"},
+		{d.noPictures, now.noPictures, "sent without pictures"},
+		{d.noSystem, now.noSystem, "the system prompt is a message of the user"},
+		{d.alternate, now.alternate, "messages of the user and the model alternate"},
+		{d.plainSchemas, now.plainSchemas, "schemas of tools are sent in their plain form"},
+		{d.fullContent, now.fullContent, "each message has a text"},
+		{d.shortIDs, now.shortIDs, "ids of calls have nine characters"},
+		{d.noThoughts, now.noThoughts, "sent without thoughts"},
+		{d.thoughts, now.thoughts, "sent with thoughts"},
+		{d.thoughtBudget, now.thoughtBudget, "thoughts are asked for with a budget"},
+		{d.noCache, now.noCache, "no part of a prompt is marked for a cache"},
+		{d.noSummary, now.noSummary, "no summary of thoughts is asked for"},
+		{d.noEncrypted, now.noEncrypted, "thoughts to send back are not asked for"},
+		{d.noThoughtsTo != "", now.noThoughtsTo != "", "sent without the thoughts that were refused"},
+		{d.written, now.written, "tools are in the prompt, and calls are read in texts"},
+		{d.told, now.told, "past calls are shown as texts"},
 	} {
 		if of.is && !of.was {
-			x.Repaired = append(x.Repaired, of.text)
+			texts = append(texts, of.text)
 		}
 	}
+	return texts
 }
 
 // redPicture is a question about a picture of one colour.

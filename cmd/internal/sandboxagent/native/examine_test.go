@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
@@ -84,5 +86,33 @@ func TestExamine(t *testing.T) {
 	x = Examine(t.Context(), engine.LLM{Model: "openai/poor", BaseURL: poor.URL + "/v1"}, http.DefaultTransport)
 	if x.Reachable || !strings.Contains(x.Error, "can't be reached") {
 		t.Errorf("no server: %+v", x)
+	}
+}
+
+// TestExamine_NamesEveryRepair: each member of a dialect that a refusal may set is said.
+func TestExamine_NamesEveryRepair(t *testing.T) {
+	t.Parallel()
+	silent := []string{"apiChanged", "most"} // said with api and the limits of output
+	said := map[string]string{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[dialect]()) {
+		if slices.Contains(silent, f.Name) {
+			continue
+		}
+		var d dialect
+		member := reflect.NewAt(f.Type, unsafe.Add(unsafe.Pointer(&d), f.Offset)).Elem()
+		switch f.Type.Kind() {
+		case reflect.Bool:
+			member.SetBool(true)
+		case reflect.String:
+			member.SetString("x")
+		default:
+			t.Errorf("%s is of type %s: the test must know how to set it", f.Name, f.Type)
+		}
+		texts := dialect{}.repaired(d)
+		if len(texts) != 1 || said[texts[0]] != "" || len(d.repaired(d)) != 0 {
+			t.Errorf("%s is said as %q", f.Name, texts)
+			continue
+		}
+		said[texts[0]] = f.Name
 	}
 }
