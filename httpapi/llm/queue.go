@@ -30,7 +30,8 @@ type queue struct {
 	waiting []*waiter
 }
 
-// turns are the slots that users have, and when each had a turn: the count of turns by then.
+// turns are the slots that users have, and when each had a turn: the count of turns by then. A user
+// who comes counts as the one whose turn was before the last: behind those who wait.
 type turns struct {
 	used, had map[string]int
 	count     int
@@ -101,6 +102,9 @@ func (q *queue) join(w *waiter) bool {
 	if q.all >= q.slots && (len(q.waiting) >= maxQueue || own >= userQueue) {
 		return false
 	}
+	if _, known := q.turns.used[w.user]; !known {
+		q.turns.used[w.user], q.turns.had[w.user] = 0, q.turns.count-1
+	}
 	q.waiting = append(q.waiting, w)
 	q.grant()
 	return true
@@ -112,11 +116,11 @@ func (q *queue) leave(w *waiter) {
 	defer q.mu.Unlock()
 	if i := slices.Index(q.waiting, w); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
-		return
+	} else {
+		q.all--
+		q.turns.used[w.user]--
+		q.grant()
 	}
-	q.all--
-	q.turns.used[w.user]--
-	q.grant()
 	q.forget()
 }
 

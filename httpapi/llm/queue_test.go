@@ -86,3 +86,33 @@ func TestQueue_IsBounded(t *testing.T) {
 		t.Errorf("%d wait", len(q.waiting))
 	}
 }
+
+// TestQueue_WhoComesBackStandsBehindThoseWhoWait: users who ask again and again, one request at a
+// time, hold up nobody who always has one waiting.
+func TestQueue_WhoComesBackStandsBehindThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	var all []*waiter
+	var order []string
+	ask := func(user string) {
+		w := &waiter{user: user, granted: make(chan struct{})}
+		if !q.join(w) {
+			t.Fatal("refused")
+		}
+		all = append(all, w)
+	}
+	for _, user := range []string{"ada", "bob", "eve", "ada"} {
+		ask(user)
+	}
+	for range 9 {
+		i := slices.IndexFunc(all, has)
+		user := all[i].user
+		order = append(order, user)
+		q.leave(all[i])
+		all = slices.Delete(all, i, i+1)
+		ask(user)
+	}
+	if got := strings.Join(order, " "); got != "ada bob eve ada bob eve ada bob eve" {
+		t.Errorf("served %s", got)
+	}
+}
