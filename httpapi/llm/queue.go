@@ -3,7 +3,6 @@ package llm
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -28,6 +27,8 @@ type queue struct {
 	all     int
 	turns   turns
 	waiting []*waiter
+	// places are those of all that wait, nil once they changed: found once for all who ask.
+	places map[*waiter]int
 }
 
 // turns are the slots that users have, and when each had a turn: the count of turns by then. A user
@@ -43,8 +44,8 @@ type waiter struct {
 	granted chan struct{}
 }
 
-// queueOf returns the queue of a server.
-func (g *Gateway) queueOf(host string, slots int64) *queue {
+// queueOf returns the queue of a server. It waits for no queue: every model request needs g.mu.
+func (g *Gateway) queueOf(host string) *queue {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	q := g.queues[host]
@@ -52,11 +53,15 @@ func (g *Gateway) queueOf(host string, slots int64) *queue {
 		q = &queue{turns: turns{used: map[string]int{}, had: map[string]int{}}}
 		g.queues[host] = q
 	}
+	return q
+}
+
+// resize sets the number of slots.
+func (q *queue) resize(slots int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.slots = int(slots)
 	q.grant()
-	return q
 }
 
 // enter waits for a slot. told is called with the place, at once and ever so often. leave gives the
@@ -105,7 +110,7 @@ func (q *queue) join(w *waiter) bool {
 	if _, known := q.turns.used[w.user]; !known {
 		q.turns.used[w.user], q.turns.had[w.user] = 0, q.turns.count-1
 	}
-	q.waiting = append(q.waiting, w)
+	q.waiting, q.places = append(q.waiting, w), nil
 	q.grant()
 	return true
 }
@@ -114,6 +119,7 @@ func (q *queue) join(w *waiter) bool {
 func (q *queue) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.places = nil
 	if i := slices.Index(q.waiting, w); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 	} else {
@@ -139,7 +145,7 @@ func (q *queue) grant() {
 	for q.all < q.slots && len(q.waiting) > 0 {
 		i := q.turns.take(q.waiting)
 		close(q.waiting[i].granted)
-		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.waiting, q.places = slices.Delete(q.waiting, i, i+1), nil
 		q.all++
 	}
 }
@@ -163,16 +169,41 @@ func (t *turns) take(waiting []*waiter) int {
 func (q *queue) place(w *waiter) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	waiting := slices.Clone(q.waiting)
-	t := turns{used: maps.Clone(q.turns.used), had: maps.Clone(q.turns.had), count: q.turns.count}
-	for n := 1; len(waiting) > 0; n++ {
-		i := t.take(waiting)
-		if waiting[i] == w {
-			return n
-		}
-		waiting = slices.Delete(waiting, i, i+1)
+	if q.places == nil {
+		q.places = q.turns.places(q.waiting)
 	}
-	return 0
+	return q.places[w]
+}
+
+// lane has the requests of one user among those that wait, by their indices.
+type lane struct {
+	used, had int
+	waiting   []int
+}
+
+// places returns the turns of all that wait, as take would give them.
+func (t *turns) places(waiting []*waiter) map[*waiter]int {
+	byUser, lanes := map[string]*lane{}, []*lane{}
+	for i, w := range waiting {
+		l := byUser[w.user]
+		if l == nil {
+			l = &lane{used: t.used[w.user], had: t.had[w.user]}
+			byUser[w.user], lanes = l, append(lanes, l)
+		}
+		l.waiting = append(l.waiting, i)
+	}
+	places := make(map[*waiter]int, len(waiting))
+	for n := 1; len(lanes) > 0; n++ {
+		next := slices.MinFunc(lanes, func(a, b *lane) int {
+			return cmp.Or(a.used-b.used, a.had-b.had, a.waiting[0]-b.waiting[0])
+		})
+		places[waiting[next.waiting[0]]] = n
+		next.used, next.had, next.waiting = next.used+1, t.count+n, next.waiting[1:]
+		if len(next.waiting) == 0 {
+			lanes = slices.DeleteFunc(lanes, func(l *lane) bool { return l == next })
+		}
+	}
+	return places
 }
 
 // slot waits for a slot of the request's server, where it has a bounded number. The place is told by
@@ -184,7 +215,9 @@ func (q *request) slot(ctx context.Context, w http.ResponseWriter) (leave func()
 	}
 	q.gateway.metrics.waiting.Inc()
 	defer q.gateway.metrics.waiting.Dec()
-	return q.gateway.queueOf(s.Host, s.Slots).enter(ctx, q.row.UserID, q.gateway.cfg.PlaceEvery, func(place int) {
+	at := q.gateway.queueOf(s.Host)
+	at.resize(s.Slots)
+	return at.enter(ctx, q.row.UserID, q.gateway.cfg.PlaceEvery, func(place int) {
 		w.Header().Set(headerPlace, strconv.Itoa(place))
 		w.WriteHeader(http.StatusProcessing)
 		w.Header().Del(headerPlace)

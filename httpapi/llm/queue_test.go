@@ -12,7 +12,9 @@ import (
 
 func newQueue(slots int) *queue {
 	g := &Gateway{queues: map[string]*queue{}}
-	return g.queueOf("x", int64(slots))
+	q := g.queueOf("x")
+	q.resize(int64(slots))
+	return q
 }
 
 func has(w *waiter) bool {
@@ -58,6 +60,41 @@ func TestQueue_EachUserHasATurn(t *testing.T) {
 	}
 	if q.all != 0 || len(q.turns.used)+len(q.turns.had)+len(q.waiting) != 0 {
 		t.Errorf("left %+v", q)
+	}
+}
+
+// TestQueue_ItsPlacesHoldNobodyUp: a queue is found while another one works in it, and the places
+// are found once until they change.
+func TestQueue_ItsPlacesHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	g := &Gateway{queues: map[string]*queue{}}
+	q := g.queueOf("x")
+	q.mu.Lock()
+	found := make(chan *queue)
+	go func() { found <- g.queueOf("x") }()
+	select {
+	case is := <-found:
+		if is != q {
+			t.Error("another queue")
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the gateway waits for a queue")
+	}
+	q.mu.Unlock()
+	first, second := &waiter{user: "ada"}, &waiter{user: "bob"}
+	if !q.join(first) || q.place(first) != 1 {
+		t.Fatal("the first request has no place")
+	}
+	const kept = 7
+	q.places[first] = kept
+	if got := q.place(first); got != kept {
+		t.Errorf("the places are found again though nothing changed: %d", got)
+	}
+	if !q.join(second) || q.place(first) != 1 || q.place(second) != 2 {
+		t.Errorf("after a second request: %v", q.places)
+	}
+	if q.leave(first); q.place(second) != 1 {
+		t.Errorf("after the first left: %v", q.places)
 	}
 }
 
