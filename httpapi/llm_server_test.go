@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"net/netip"
 	"net/textproto"
 	"strings"
 	"testing"
@@ -59,7 +60,7 @@ func TestModels_AServerWithItsOwnCertificateAndSlots(t *testing.T) {
 			return nil
 		},
 	})
-	res := h.ask(ctx, token, pathChat, chatBody)
+	res := h.ask(ctx, token, pathChat, chatBody, "X-Bivouac-Place", "1")
 	if whole(t, res, 200); len(places) != 1 || places[0] != "102 at 1" || res.Header.Get("X-Bivouac-Place") != "" {
 		t.Errorf("told %v, then %v", places, res.Header)
 	}
@@ -110,8 +111,32 @@ func TestModels_AWaitOutlastsTheServersWriteTimeout(t *testing.T) {
 			close(release)
 		}
 	}()
-	whole(t, h.ask(ctx, token, pathChat, chatBody), 200)
+	whole(t, h.ask(ctx, token, pathChat, chatBody, "X-Bivouac-Place", "1"), 200)
 	<-done
+}
+
+// TestModels_WhoIsToldThePlace: nobody behind a proxy, which may take it for the answer.
+func TestModels_WhoIsToldThePlace(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
+	informs := h.server.forModels().Informs
+	for name, c := range map[string]struct {
+		change func(*http.Request)
+		want   bool
+	}{
+		"a sandbox":               {func(*http.Request) {}, true},
+		"HTTP/2":                  {func(r *http.Request) { r.ProtoMajor, r.ProtoMinor = 2, 0 }, true},
+		"HTTP/1.0":                {func(r *http.Request) { r.ProtoMinor = 0 }, false},
+		"a trusted proxy":         {func(r *http.Request) { r.RemoteAddr = "192.0.2.7:1" }, false},
+		"a proxy that says so":    {func(r *http.Request) { r.Header.Set("X-Forwarded-For", "203.0.113.9") }, false},
+		"one of RFC 7239's words": {func(r *http.Request) { r.Header.Set("Forwarded", "for=203.0.113.9") }, false},
+	} {
+		r := httptest.NewRequest(http.MethodPost, pathChat, nil)
+		r.RemoteAddr = "198.51.100.4:1"
+		if c.change(r); informs(r) != c.want {
+			t.Errorf("%s is told: %t", name, !c.want)
+		}
+	}
 }
 
 // TestConfig_ServersAndProfiles are read, refused and replaced like the rest of llm.

@@ -165,6 +165,8 @@ func (s *Server) forModels() llm.Server {
 			entry, err := s.secrets.Read(ctx, ref)
 			return entry[member], err
 		},
+		// nginx asks with HTTP/1.0 by default, and takes any informational response for the answer.
+		Informs:  func(r *http.Request) bool { return r.ProtoAtLeast(1, 1) && !isForwarded(r) && !s.fromTrusted(r) },
 		Admitted: func(ctx context.Context, sandbox string) error { return s.admit(ctx, limits.Client{Sandbox: sandbox}) },
 	}
 }

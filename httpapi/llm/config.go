@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -82,6 +83,8 @@ type Server struct {
 	// Admitted is called for every request with a good credential of a sandbox. It may refuse one too
 	// many.
 	Admitted func(ctx context.Context, sandbox string) error
+	// Informs reports whether informational responses reach the client of a request, as far as it shows.
+	Informs func(*http.Request) bool
 	// Info returns a request's entry in the access log, which the gateway fills in.
 	Info       func(context.Context) *proxy.RequestInfo
 	Logger     *slog.Logger

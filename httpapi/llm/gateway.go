@@ -155,7 +155,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, o operation) err
 	}
 	moving := newMovingWriter(w, g.cfg.WriteStall)
 	defer moving.end()
-	free, err := q.slot(ctx, moving)
+	free, err := q.slot(ctx, moving, r)
 	if err != nil {
 		q.count(outcome{}) // the model was not asked
 		return err

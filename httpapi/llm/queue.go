@@ -14,7 +14,8 @@ import (
 const (
 	// maxQueue is how many requests wait for one server, userQueue how many of one user.
 	maxQueue, userQueue = 256, 16
-	// headerPlace has the place of a request that waits: 1 is the next.
+	// headerPlace has the place of a request that waits: 1 is the next. A request has it, with any
+	// value, that wants to be told.
 	headerPlace = "X-Bivouac-Place"
 )
 
@@ -207,19 +208,23 @@ func (t *turns) places(waiting []*waiter) map[*waiter]int {
 }
 
 // slot waits for a slot of the request's server, where it has a bounded number. The place is told by
-// informational responses, which clients take for a sign of life or leave out.
-func (q *request) slot(ctx context.Context, w http.ResponseWriter) (leave func(), err error) {
+// informational responses to who asks for them: some clients and proxies take one for the answer.
+func (q *request) slot(ctx context.Context, w http.ResponseWriter, r *http.Request) (leave func(), err error) {
 	s := serverAt(q.policy, q.target.URL)
 	if s == nil || s.Slots == 0 || !q.generates {
 		return func() {}, nil
 	}
-	q.gateway.metrics.waiting.Inc()
-	defer q.gateway.metrics.waiting.Dec()
-	at := q.gateway.queueOf(s.Host)
+	g := q.gateway
+	g.metrics.waiting.Inc()
+	defer g.metrics.waiting.Dec()
+	at, told := g.queueOf(s.Host), func(int) {}
+	if r.Header.Get(headerPlace) != "" && g.server.Informs(r) {
+		told = func(place int) {
+			w.Header().Set(headerPlace, strconv.Itoa(place))
+			w.WriteHeader(http.StatusProcessing)
+			w.Header().Del(headerPlace)
+		}
+	}
 	at.resize(s.Slots)
-	return at.enter(ctx, q.row.UserID, q.gateway.cfg.PlaceEvery, func(place int) {
-		w.Header().Set(headerPlace, strconv.Itoa(place))
-		w.WriteHeader(http.StatusProcessing)
-		w.Header().Del(headerPlace)
-	})
+	return at.enter(ctx, q.row.UserID, g.cfg.PlaceEvery, told)
 }

@@ -4,10 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"bivouac.dev/bivouac/fsm"
 )
 
 func newQueue(slots int) *queue {
@@ -153,3 +160,43 @@ func TestQueue_WhoComesBackStandsBehindThoseWhoWait(t *testing.T) {
 		t.Errorf("served %s", got)
 	}
 }
+
+// TestSlot_ThePlaceIsToldToWhoAsks, and to nobody where a proxy may take it for the answer.
+func TestSlot_ThePlaceIsToldToWhoAsks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		asks, informs bool
+		want          string
+	}{
+		"asks": {true, true, "[102]"}, "asks behind a proxy": {true, false, "[]"}, "asks not": {false, true, "[]"},
+	} {
+		g := &Gateway{
+			cfg: DefaultConfig(), queues: map[string]*queue{}, metrics: newMetrics(prometheus.NewRegistry()),
+			server: Server{Informs: func(*http.Request) bool { return c.informs }},
+		}
+		q := &request{operation: operation{generates: true}, gateway: g, grant: &grant{
+			row:    &fsm.Sandbox{UserID: "ada"},
+			policy: fsm.LLM{Servers: []fsm.ModelServer{{Host: "llm.example.org", Slots: 1}}},
+		}}
+		q.target.URL = &url.URL{Scheme: "https", Host: "llm.example.org"}
+		g.queueOf("llm.example.org").all = 1 // another request has the slot
+		r := httptest.NewRequest(http.MethodPost, Path, nil)
+		if c.asks {
+			r.Header.Set(headerPlace, "1")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // it gives up at once
+		w := &statuses{ResponseWriter: httptest.NewRecorder()}
+		if _, err := q.slot(ctx, w, r); !errors.Is(err, context.Canceled) || fmt.Sprint(w.all) != c.want {
+			t.Errorf("%s: got %v, want %s; %v", name, w.all, c.want, err)
+		}
+	}
+}
+
+// statuses keeps the statuses that are written.
+type statuses struct {
+	http.ResponseWriter
+	all []int
+}
+
+func (s *statuses) WriteHeader(status int) { s.all = append(s.all, status) }

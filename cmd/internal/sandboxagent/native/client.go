@@ -216,6 +216,7 @@ func (c *client) send(ctx context.Context, r outgoing) (*http.Response, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
+	req.Header.Set(headerPlace, "1")
 	if r.stream {
 		req.Header.Set("Accept", "text/event-stream, application/json")
 	}

@@ -14,6 +14,7 @@ import (
 )
 
 // headerPlace is in the model gateway's informational responses: the place in its queue for a server.
+// A request that has it wants them.
 const headerPlace = "X-Bivouac-Place"
 
 // signs counts informational responses, which come while a request waits, as signs of life, and tells

@@ -18,6 +18,9 @@ import (
 func TestWait_APlaceInTheGatewaysQueue(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(headerPlace) == "" {
+			t.Error("the request does not ask for its place")
+		}
 		tick := time.NewTicker(400 * time.Millisecond)
 		defer tick.Stop()
 		for place := 6; place > 0; place-- {

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"sync"
 	"testing"
@@ -229,6 +231,39 @@ func TestRelay_WhatTheEndpointSaysIsPassedOn(t *testing.T) {
 		if n.Requests() != 1 {
 			t.Errorf("%d: the endpoint was asked %d times", status, n.Requests())
 		}
+	}
+}
+
+// TestRelay_APlaceInAQueueIsPassedOn to the agent that asks for it.
+func TestRelay_APlaceInAQueueIsPassedOn(t *testing.T) {
+	t.Parallel()
+	n := relaytest.NewNode(t, testKey, []string{convID}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Bivouac-Place", "7 asked with "+r.Header.Get("X-Bivouac-Place"))
+		w.WriteHeader(http.StatusProcessing)
+		w.Header().Del("X-Bivouac-Place")
+		fmt.Fprint(w, "the answer")
+	})
+	llm := relayOf(t, n.URL).agent(t, convID, n.Token(convID))
+	var told []string
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(status int, h textproto.MIMEHeader) error {
+			told = append(told, fmt.Sprint(status, " ", h.Get("X-Bivouac-Place")))
+			return nil
+		},
+	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, llm.BaseURL+"/chat/completions", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+llm.APIKey)
+	req.Header.Set("X-Bivouac-Place", "1")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if fmt.Sprint(told) != "[102 7 asked with 1]" || res.StatusCode != http.StatusOK {
+		t.Errorf("told %v, then %d", told, res.StatusCode)
 	}
 }
 
