@@ -115,6 +115,41 @@ func TestModels_AWaitOutlastsTheServersWriteTimeout(t *testing.T) {
 	<-done
 }
 
+// TestModels_WhoIsDisabledInTheQueueAsksNoModel once the slot is free.
+func TestModels_WhoIsDisabledInTheQueueAsksNoModel(t *testing.T) {
+	t.Parallel()
+	h := newModelHarness(t, modeltest.Turns(modeltest.Text("unused")))
+	asked, release := make(chan struct{}, 2), make(chan struct{})
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-release
+		fmt.Fprint(w, `{"choices":[]}`)
+	}))
+	defer endpoint.Close()
+	h.baseURL(endpoint.URL + "/v1")
+	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Servers: []fsm.ModelServer{
+		{Host: strings.TrimPrefix(endpoint.URL, "http://"), Slots: 1},
+	}})
+	token := h.token()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.ask(t.Context(), token, pathChat, chatBody)
+	}()
+	<-asked
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			h.apply("", &fsm.UserDisableBody{UserID: "alice"})
+			close(release)
+			return nil
+		},
+	})
+	body := whole(t, h.ask(ctx, token, pathChat, chatBody, "X-Bivouac-Place", "1"), http.StatusUnauthorized)
+	if <-done; !strings.Contains(body, "bivouac_token") || len(asked) != 0 {
+		t.Errorf("the model was asked %d times more: %s", len(asked), body)
+	}
+}
+
 // TestModels_WhoIsToldThePlace: nobody behind a proxy, which may take it for the answer.
 func TestModels_WhoIsToldThePlace(t *testing.T) {
 	t.Parallel()

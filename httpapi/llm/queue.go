@@ -226,5 +226,12 @@ func (q *request) slot(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		}
 	}
 	at.resize(s.Slots)
-	return at.enter(ctx, q.row.UserID, g.cfg.PlaceEvery, told)
+	if leave, err = at.enter(ctx, q.row.UserID, g.cfg.PlaceEvery, told); err != nil {
+		return nil, err
+	}
+	if !g.stands(q.grant) { // the wait may have been long
+		leave()
+		return nil, errToken()
+	}
+	return leave, nil
 }
