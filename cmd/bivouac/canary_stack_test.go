@@ -28,7 +28,9 @@ type canarySearch struct {
 	user, balancer string
 	proxy          *local.HAProxy
 	sandbox        string
-	table          []string
+	// talk is a conversation with canaries in its events.
+	talk  talk
+	table []string
 }
 
 // plainText is no secret: a place in which it should be and is not was not searched.
@@ -62,10 +64,13 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 	x.balance(t)
 	x.issueKeys(t)
 	x.issueLinks(t)
+	x.converse(t)
 
 	x.awaitSnapshots(t)
 	x.nodesFiles(t)
+	x.eventsFiles(t)
 	x.backup(t)
+	x.debugArchive(t)
 	x.answersToGET(t)
 	x.goroutines(t)
 	x.inNomad(t)
@@ -81,7 +86,9 @@ func (s *stack) noSecretOutsideVault(t *testing.T) {
 	}
 	t.Logf("%d values were planted or issued: %s", len(x.c.distinct()), strings.Join(x.c.kinds(), ", "))
 	t.Logf("searched, how many files or answers, found:\n%s", strings.Join(x.table, "\n"))
-	s.nodes[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/sandboxes/"+x.sandbox, nil)
+	for _, id := range []string{x.sandbox, x.talk.sandbox} {
+		s.nodes[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/sandboxes/"+id, nil)
+	}
 	s.deleteAll(t)
 	s.nodes[0].do(t, http.StatusOK, http.MethodDelete, "/api/v1/operator/specs/pages", nil)
 }
@@ -270,9 +277,12 @@ func (s *canarySearch) awaitSnapshots(t *testing.T) {
 	})
 }
 
-func hasPlain(file string) bool {
+func hasPlain(file string) bool { return hasText(file, plainText) }
+
+// hasText reports whether the search finds a text in a file.
+func hasText(file, text string) bool {
 	raw, err := os.ReadFile(file)
-	plain := canaries{values: []string{plainText}}
+	plain := canaries{values: []string{text}}
 	return err == nil && plain.leak(raw) != ""
 }
 
@@ -325,8 +335,8 @@ func (s *canarySearch) files(t *testing.T, dir string, in func(path string) bool
 func (s *canarySearch) backup(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bivouac.snap")
 	mustRun(t, nil, "operator", "snapshot", "save", file, "--address", s.nodes[1].base, "--api-key-file", s.keyFile)
-	if !hasPlain(file) {
-		t.Error("the search can't read a backup")
+	if !hasPlain(file) || !hasText(file, s.talk.event) {
+		t.Error("the search can't read a backup, or the backup has no events")
 	}
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,10 +64,31 @@ func startStack(t *testing.T) *stack {
 		t.Fatal(err)
 	}
 	s.serverCluster = newServers(t,
-		serverOptions{nomad: s.nomad.Address, vault: s.vault.Address, roleID: role.RoleID, secretID: role.SecretID})
+		serverOptions{nomad: s.nomad.Address, vault: s.vault.Address, roleID: role.RoleID, secretID: role.SecretID,
+			more: "llm {\n  hosts = [\"localhost\"]\n}\n"})
+	s.tellURLs(t)
 	s.up(t, 0, 1, 2)
 	s.loadSpecs(ctx, t)
 	return s
+}
+
+// tellURLs gives sandboxes the nodes' URLs: they ask models there and send events.
+func (s *stack) tellURLs(t testing.TB) {
+	t.Helper()
+	var urls []string
+	for _, n := range s.nodes {
+		urls = append(urls, strconv.Quote(n.base))
+	}
+	for _, n := range s.nodes {
+		text, err := os.ReadFile(n.config)
+		if err == nil {
+			text = fmt.Appendf(text, "sandboxes {\n  api_urls = [%s]\n}\n", strings.Join(urls, ", "))
+			err = os.WriteFile(n.config, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func closed(t testing.TB, what string, end func() error) {
