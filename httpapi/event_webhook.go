@@ -71,9 +71,10 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	to := eventin.Place{
 		UserID: sandbox.UserID, ConversationID: row.ID, SandboxID: sandbox.ID,
 		Credential: fsm.Credential{SandboxID: sandbox.ID, KeyHash: sandbox.KeyHash},
-		Untitled:   row.Untitled(),
 	}
-	done, err := eventin.Append(c.Ctx(), s.cfg.Events, key, c.Now, to, events, position)
+	var facts fsm.EventFacts
+	eventin.AddFacts(&facts, events, row.Untitled())
+	done, err := eventin.Append(c.Ctx(), s.cfg.Events, key, c.Now, to, events, position, facts)
 	if err != nil {
 		return response.Response{}, response.NotFoundAs(err, "Conversation not found")
 	}

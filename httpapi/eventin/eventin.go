@@ -82,30 +82,32 @@ type Cluster interface {
 type Place struct {
 	UserID, ConversationID, SandboxID string
 	Credential                        fsm.Credential
-	// Untitled: the first message of a user gives the conversation its title. No other text is shown.
-	Untitled bool
 }
 
 // Append seals events and appends those that the conversation does not have, in their order. The first one
-// has a position at the sender, or cluster.NoPosition. It ends at a gap.
+// has a position at the sender, or cluster.NoPosition. The facts become the conversation's if any event is
+// new. It ends at a gap.
 func Append(
 	ctx context.Context, c Cluster, key eventseal.Key, now time.Time, to Place, events []Event, position uint64,
+	facts fsm.EventFacts,
 ) (done cluster.AppendedEvents, err error) {
 	added := 0
 	for len(events) > 0 {
 		n, size := 0, 0
-		body := &fsm.EventsAppendBody{ConversationID: to.ConversationID, SandboxID: to.SandboxID, At: position}
+		body := &fsm.EventsAppendBody{ConversationID: to.ConversationID, SandboxID: to.SandboxID, At: position,
+			Facts: facts}
 		for n < len(events) && n < fsm.MaxAppendedEvents && (n == 0 || size+len(events[n].Text) <= appendBytes) {
 			body.Events = append(body.Events, key.Seal(to.ConversationID, events[n].Head, events[n].Text))
 			size += len(events[n].Text)
 			n++
 		}
-		body.Facts = factsOf(events[:n], to.Untitled)
-		to.Untitled = to.Untitled && body.Facts.Title == ""
 		cmd := fsm.NewCommand(uuid.NewString(), now, to.UserID, body)
 		cmd.Credential = to.Credential
 		if done, err = c.AppendEvents(ctx, cmd); err != nil || done.Gap {
 			return done, err
+		}
+		if done.Added > 0 {
+			facts.Title = "" // it has one
 		}
 		added += done.Added
 		if events = events[n:]; position != cluster.NoPosition {

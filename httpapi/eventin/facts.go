@@ -24,20 +24,19 @@ const (
 // titleLength is how much of a message makes a title, as at upstream.
 const titleLength = 50
 
-// factsOf reads from events, in their order, what lists show of their conversation. It is readable in the
-// log, so a message's text is in it only where a title is made of it.
-func factsOf(events []Event, untitled bool) (facts fsm.EventFacts) {
+// AddFacts reads from events what lists show of their conversation, and adds it to that of the events before.
+// It is readable in the log, so a message's text is in it only where a title is made of it.
+func AddFacts(facts *fsm.EventFacts, events []Event, untitled bool) {
 	for _, e := range events {
 		switch e.Head.Kind {
 		case KindStateUpdate:
-			addState(&facts, e.Text)
+			addState(facts, e.Text)
 		case KindMessage:
 			if untitled && facts.Title == "" && e.Head.Source == sourceUser {
 				facts.Title = titleOf(e.Text)
 			}
 		}
 	}
-	return facts
 }
 
 // addState reads a change of the conversation's state. What can't be read says nothing.

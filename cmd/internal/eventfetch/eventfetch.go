@@ -131,7 +131,7 @@ func (s *source) fetch(ctx context.Context) (added int, err error) {
 	case count == 0:
 		return 0, nil
 	case chain == nil:
-		added, _, err = s.walk(ctx, "")
+		added, _, err = s.walk(ctx, "", true)
 		return added, err
 	case chain.Number >= uint64(count):
 		if known, err := s.hasNewest(ctx, *chain); err != nil || known {
@@ -142,11 +142,11 @@ func (s *source) fetch(ctx context.Context) (added int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	added, number, err := s.walk(ctx, last)
+	added, number, err := s.walk(ctx, last, true)
 	if err != nil || number >= uint64(count) && added > 0 {
 		return added, err
 	}
-	more, _, err := s.walk(ctx, "")
+	more, _, err := s.walk(ctx, "", false)
 	return added + more, err
 }
 
@@ -179,47 +179,69 @@ func (s *source) last(ctx context.Context, chain fsm.EventChain) (id string, err
 	return id, err
 }
 
-// walk reads pages from a token on, and keeps what is new. number is how many events there are then.
-func (s *source) walk(ctx context.Context, token string) (added int, number uint64, err error) {
+// walk reads pages from a token on, and keeps what is new. number is how many events there are then. behind:
+// what is new stands behind what is there.
+func (s *source) walk(ctx context.Context, token string, behind bool) (added int, number uint64, err error) {
 	key, err := s.sealing(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
+	w := walk{source: s, seal: key, token: token, behind: behind}
 	for range maxPages {
-		done, next, err := s.page(ctx, key, token)
+		token = w.token
+		done, err := w.page(ctx)
 		added += done.Added
 		number = max(number, done.Number)
-		if err != nil || next == "" || next == token {
+		if err != nil || w.token == "" || w.token == token {
 			return added, number, err
 		}
-		token = next
 	}
 	return added, number, errors.New("the agent server's pages of events have no end")
 }
 
-// page keeps what is new of a page, and returns the token of the next one.
-func (s *source) page(
-	ctx context.Context, key eventseal.Key, token string,
-) (done cluster.AppendedEvents, next string, err error) {
-	leave, err := s.enter(ctx)
+// walk is a way through a conversation's pages. token is that of the next one, facts are those of the
+// former ones.
+type walk struct {
+	*source
+	seal          eventseal.Key
+	token         string
+	begun, behind bool
+	facts         fsm.EventFacts
+}
+
+// page keeps what is new of the next page.
+func (w *walk) page(ctx context.Context) (done cluster.AppendedEvents, err error) {
+	leave, err := w.enter(ctx)
 	if err != nil {
-		return done, "", err
+		return done, err
 	}
 	defer leave()
-	list, next, err := s.agents.Events(ctx, s.url, s.key, decode.Dashed(s.conversation), token)
+	from := w.token
+	var list []json.RawMessage
+	list, w.token, err = w.agents.Events(ctx, w.url, w.key, decode.Dashed(w.conversation), from)
 	if err != nil {
-		return done, "", err
+		return done, err
 	}
 	events, err := eventin.Read(list)
 	if err != nil || len(events) == 0 {
-		return done, next, err
+		return done, err
 	}
-	to := eventin.Place{UserID: s.user, ConversationID: s.conversation, SandboxID: s.sandbox}
-	if row := s.store.View().Conversation(s.user, s.conversation); row != nil {
-		to.Untitled = row.Untitled()
+	if !w.begun && from != "" && events[0].Head.ID != eventin.ComparedID(from) {
+		w.behind = false // it does not have that event, and begins with its first one
 	}
-	done, err = eventin.Append(ctx, s.events, key, time.Now(), to, events, cluster.NoPosition)
-	return done, next, err
+	w.begun = true
+	row := w.store.View().Conversation(w.user, w.conversation)
+	untitled := row != nil && row.Untitled()
+	if !untitled {
+		w.facts.Title = ""
+	}
+	eventin.AddFacts(&w.facts, events, untitled)
+	facts := w.facts
+	if !w.behind && w.token != "" { // old ones may be new here, and the state is that of the last ones
+		facts = fsm.EventFacts{Title: facts.Title}
+	}
+	to := eventin.Place{UserID: w.user, ConversationID: w.conversation, SandboxID: w.sandbox}
+	return eventin.Append(ctx, w.events, w.seal, time.Now(), to, events, cluster.NoPosition, facts)
 }
 
 // sealing returns the key of the user's events, and makes the first one.

@@ -94,6 +94,8 @@ type world struct {
 
 	file []string // ids at the agent server
 	size int      // of each text
+	// says are the events that are changes of the status.
+	says map[string]string
 
 	calling sync.Mutex
 	calls   []string
@@ -157,6 +159,11 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	fmt.Fprintf(rw, `{"next_page_id":%s,"items":[`, next)
 	for i, id := range ids[begin:end] {
+		if status := w.says[id]; status != "" {
+			fmt.Fprintf(rw, `%s{"id":%q,"kind":"ConversationStateUpdateEvent","source":"environment","key":"execution_status",`+
+				`"value":%q}`, strings.Repeat(",", min(i, 1)), id, status)
+			continue
+		}
 		fmt.Fprintf(rw, `%s{"id":%q,"kind":"MessageEvent","source":"agent","timestamp":"2026-01-02T03:04:05","text":"%s"}`,
 			strings.Repeat(",", min(i, 1)), id, text)
 	}
@@ -229,6 +236,42 @@ func TestFetch(t *testing.T) {
 	}
 	if n := len(w.kept()); n != len(w.file)+1 {
 		t.Errorf("%d are kept", n)
+	}
+}
+
+// TestFetch_OldStatesSayNothing: a status that was missing in the middle is kept, and is not the
+// conversation's: that is the one of the last events.
+func TestFetch_OldStatesSayNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fsm.ProtocolVersion).serve().more(250)
+	w.says = map[string]string{w.file[180]: "finished"}
+	check := func(what, status string) {
+		t.Helper()
+		w.fetch()
+		if said := w.Store.View().Conversation("u1", talk).Said; said == nil || said.Status != status {
+			t.Errorf("%s: the conversation says %+v, want %q", what, said, status)
+		}
+	}
+	check("the first fetch", "finished")
+	old := func() {
+		id := uuid.NewString()
+		w.file, w.says[id] = slices.Insert(w.file, 10, id), "running"
+	}
+	old()
+	check("one in the middle", "finished")
+	w.more(120)
+	w.says[w.file[len(w.file)-1]] = "paused"
+	check("two pages behind it", "paused")
+	// The server has lost the last event, and answers from its first one on.
+	w.file = w.file[:len(w.file)-1]
+	old()
+	w.more(1)
+	w.says[w.file[len(w.file)-1]] = "stuck"
+	check("others at the end", "stuck")
+	for _, id := range w.file {
+		if !slices.Contains(w.kept(), id) {
+			t.Errorf("%s is not kept", id)
+		}
 	}
 }
 
