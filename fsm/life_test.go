@@ -53,7 +53,9 @@ func (l *life) body(v *View) (string, Body) {
 	case 8, 9, 10, 11, 12, 13:
 		return "", l.observation(s)
 	case 14, 15:
-		return s.UserID, &SandboxPauseBody{ID: s.ID}
+		return s.UserID, &SandboxPauseBody{ID: s.ID,
+			StopAfter: rapid.SampledFrom([]time.Duration{0, 30 * time.Second}).Draw(l.r, "stop after"),
+		}
 	case 16, 17, 18:
 		return s.UserID, &SandboxResumeBody{ID: s.ID}
 	case 19:

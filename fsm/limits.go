@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -44,23 +45,39 @@ func (t *transaction) demandOf(old, next *Sandbox, promised *Reservation) demand
 }
 
 // admit decides whether a start fits the limits. It returns the sandboxes that must be paused for
-// it (OnLimitPauseOldest). It changes nothing.
+// it (OnLimitPauseOldest), and before them paused ones whose jobs have to stop now. It changes nothing.
 func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 	mine, theirs := usageOf(t.txn, d.user), usageOf(t.txn, "")
 	limits, in := t.limitsOf(d.user), &t.meta.Installation
 	var oldest []*Sandbox
+	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexLingering, prefixOf(d.user)) {
+		if exceeded(LimitOfUser, limits, mine, d.mine) == nil {
+			break
+		}
+		oldest = append(oldest, s)
+		mine, theirs = mine.minus(s.freed()), theirs.minus(s.freed())
+	}
+	stopped := len(oldest)
 	if over := mine.Running + d.mine.Running - limits.Running; in.OnLimit == OnLimitPauseOldest && limits.Running > 0 &&
 		d.mine.Running > 0 && over > 0 {
 		for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexRunning, prefixOf(d.user)) {
-			if len(oldest) == over {
+			if len(oldest)-stopped == over {
 				break
 			}
 			if t.meta.active(VersionRoom) && t.starting(s) {
 				continue // an accepted start has its sandbox until it ends
 			}
 			oldest = append(oldest, s)
-			freed := Usage{Running: 1, CPU: s.Template.CPU, Memory: s.Template.Memory}
-			mine, theirs = mine.minus(freed), theirs.minus(freed)
+			mine, theirs = mine.minus(s.freed()), theirs.minus(s.freed())
+		}
+	}
+	for s := range withPrefix[Sandbox](t.txn, tableSandboxes, indexLingering, nil) {
+		if exceeded(LimitOfInstallation, in.Overall, theirs, d.theirs) == nil {
+			break
+		}
+		if !slices.Contains(oldest[:stopped], s) {
+			oldest = append(oldest, s)
+			theirs = theirs.minus(s.freed())
 		}
 	}
 	if err := exceeded(LimitOfUser, limits, mine, d.mine); err != nil {
@@ -82,6 +99,11 @@ func (t *transaction) admit(d demand) ([]*Sandbox, *Error) {
 		return nil, err
 	}
 	return oldest, nil
+}
+
+// freed is what a sandbox that counts as running frees by its pause.
+func (s *Sandbox) freed() Usage {
+	return Usage{Running: 1, CPU: s.Template.CPU, Memory: s.Template.Memory}
 }
 
 // start stores a sandbox that is to run in place of old (nil when new), if the limits allow it, and
@@ -106,6 +128,10 @@ func (t *transaction) makeRoom(d demand) *Error {
 		return err
 	}
 	for _, s := range oldest {
+		if s.lingers() {
+			t.stopNow(s)
+			continue
+		}
 		t.desire(s, DesiredPaused, PausedByLimit)
 	}
 	if !d.noted {

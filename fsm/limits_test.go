@@ -75,7 +75,8 @@ func recount(v *View) map[string]Usage {
 		if s.Desired != DesiredDeleted && s.UserID != "" {
 			u.Total = 1
 		}
-		if s.Desired == DesiredRunning {
+		runsOn := s.Desired == DesiredPaused && s.StopAt.After(s.DesiredAt) && s.Status.Generation < s.Generation
+		if s.Desired == DesiredRunning || runsOn {
 			u.CPU, u.Memory = s.Template.CPU, s.Template.Memory
 			if s.UserID != "" {
 				u.Running = 1
@@ -138,6 +139,10 @@ func TestUsageIsARecount(t *testing.T) {
 	})
 	rapid.Check(t, func(r *rapid.T) {
 		b, l := newModelled(t, spec), &life{r: r, now: testEpoch}
+		raise := NewCommand("raise", testEpoch, "", &ProtocolRaiseBody{Version: ProtocolVersion})
+		if _, err := b.store.Apply(0, raise); err != nil {
+			r.Fatal(err)
+		}
 		for i := range uint64(60) {
 			b.store.ApplyBatch([]Entry{{i, l.next(b.store.View())}})
 			check(r, b.store)
@@ -287,6 +292,55 @@ func TestLoweredStartsLimit(t *testing.T) {
 	if n := f.store.View().Usage("ada").starts; n != 1 {
 		t.Errorf("%d starts are kept", n)
 	}
+}
+
+// TestStoppedSandboxesCount: one whose job runs on after a Stop counts until its pause is observed. Only
+// what needs its room stops the job before.
+func TestStoppedSandboxesCount(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t).open()
+	f.do("", &ProtocolRaiseBody{Version: VersionStops})
+	f.do("", &APIKeyCreateBody{Lookup: "ka", Hash: sha("ka"), UserID: "ada"})
+	f.do("", &APIKeyCreateBody{Lookup: "kb", Hash: sha("kb"), UserID: "bob"})
+	f.do("", &InstallationConfigureBody{Installation: Installation{
+		PerUser: Limits{Running: 2}, Overall: Limits{Running: 3},
+	}})
+	used := func(of string, want int) {
+		t.Helper()
+		if got := f.store.View().Usage("ada").Running; got != want {
+			t.Errorf("%s: %d sandboxes count as running, want %d", of, got, want)
+		}
+	}
+	stop := func(id string) { f.do("ada", &SandboxPauseBody{ID: id, StopAfter: 30 * time.Second}) }
+	ends := func(id string) bool { sb := f.store.View().SandboxAny(id); return sb.StopAt.Equal(sb.DesiredAt) }
+	f.sandbox("ada", "s1")
+	for range 3 {
+		stop("s1")
+		used("stopped", 1)
+		f.do("ada", &SandboxResumeBody{ID: "s1"})
+		used("resumed", 1)
+	}
+	stop("s1")
+	f.sandbox("ada", "s2")
+	stop("s2")
+	used("two stopped", 2)
+	f.store = restored(t, f.store)
+	used("restored", 2)
+	f.sandbox("ada", "s3")
+	used("a third", 2)
+	if !ends("s1") || ends("s2") {
+		t.Error("a start did not stop the job of the sandbox that was stopped first, and that one only")
+	}
+	f.sandbox("bob", "s4")
+	f.sandbox("bob", "s5")
+	used("another's, in the installation's room", 1)
+	f.fails(CodeLimit, "bob", newSandboxBody("s6"))
+	f.do("bob", &SandboxDeleteBody{ID: "s5"})
+	stop("s3")
+	f.do("", &SandboxObserveBody{Observations: []Observation{{
+		ID: "s3", Status: SandboxStatus{State: SandboxPaused, Generation: f.store.View().SandboxAny("s3").Generation},
+	}}})
+	used("observed", 0)
 }
 
 // TestLimitErrorIsNotRemembered: the same idempotency key works again once there is room.

@@ -10,6 +10,7 @@ import (
 // picture describes a state as sorted lines of text.
 type picture []string
 
+// The model is of a cluster below VersionStops, where no pause lets a job run on.
 func (m *model) picture() picture {
 	p := picture{}
 	for user, s := range m.settings {
@@ -24,7 +25,7 @@ func (m *model) picture() picture {
 		s := &m.sandboxes[i]
 		p = append(p, "sandbox "+words(s.ID, s.User, s.Spec, s.Image, s.CPU, s.Desired, s.Generation, s.Observed, s.State,
 			s.Reason,
-			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, s.LastUse, s.Since),
+			s.Memory, s.Pool, s.Claimed, s.Key, s.Init, s.WarmKey, s.PausedBy, s.DesiredAt, time.Time{}, s.LastUse, s.Since),
 			"expiry "+m.expiry(s))
 	}
 	for _, t := range m.tasks {
@@ -73,7 +74,7 @@ func pictureOf(v *View) picture {
 		p = append(p, "sandbox "+words(s.ID, s.UserID, s.SpecID, s.Template.Image, s.Template.CPU, s.Desired, s.Generation,
 			s.Status.Generation, s.Status.State, s.Status.Reason, s.Template.Memory, s.Pool, s.Claimed, s.KeyRef, s.InitRef,
 			s.WarmKeyRef,
-			s.PausedBy, s.DesiredAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
+			s.PausedBy, s.DesiredAt, s.StopAt, s.Status.LastActive, s.Status.Since), "expiry "+expiryOf(v, s))
 	}
 	slices.Sort(p)
 	return p

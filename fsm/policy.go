@@ -32,14 +32,15 @@ func (p Policy) Over(base Policy) Policy {
 // Limits bound what a user may use; 0 is no limit, except in StateBytes. Members of warm pools do
 // not count until they are claimed, except in the installation's CPU and memory.
 type Limits struct {
-	// Running counts sandboxes with DesiredRunning, including those that are starting or have failed.
+	// Running counts sandboxes with DesiredRunning, including those that are starting or have failed, and
+	// those whose jobs run on after a pause.
 	Running int `json:"running,omitempty"`
 	// Total counts sandboxes that are not being deleted.
 	Total int `json:"total,omitempty"`
 	// StartsPerMinute counts accepted creations, resumes and, from VersionAccess on, starts in a
 	// running sandbox, in any sixty seconds of command time. It is at most MaxStartsPerMinute.
 	StartsPerMinute int `json:"starts_per_minute,omitempty"`
-	// CPU (MHz) and Memory (MiB) sum the templates of the sandboxes with DesiredRunning.
+	// CPU (MHz) and Memory (MiB) sum the templates of the sandboxes that Running counts.
 	CPU    int `json:"cpu,omitempty"`
 	Memory int `json:"memory,omitempty"`
 	// StateBytes bounds what is kept in the state, in bytes (state_bytes.go). 0 is the default and not

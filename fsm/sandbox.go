@@ -198,6 +198,16 @@ const (
 	ReasonClient        = "client" // paused because its Nomad client is draining or takes no jobs
 )
 
+// lingers reports whether a pause lets the job run on, until the pause is observed. One whose StopAt is
+// not after DesiredAt stops at once.
+func (s *Sandbox) lingers() bool {
+	return s.Desired == DesiredPaused && s.StopAt.After(s.DesiredAt) && s.Status.Generation < s.Generation
+}
+
+// CountsAsRunning reports whether limits count the sandbox as running: also while its job runs on after a
+// pause, or resumes and pauses by turns would run jobs that nothing counts.
+func (s *Sandbox) CountsAsRunning() bool { return s.Desired == DesiredRunning || s.lingers() }
+
 // State returns the state that users see: the observed state, but STARTING from the moment a start
 // or resume is accepted until an observation covers it, and PAUSED while a job is yet to be stopped.
 func (s *Sandbox) State() SandboxState {

@@ -184,12 +184,17 @@ func (t *transaction) applySandboxPause(b *SandboxPauseBody) (Result, *Error) {
 		}
 		put(t, tableSandboxes, old, s)
 	case b.StopAfter == 0 && s.StopAt.After(t.now):
-		old := s
-		s = new(*old)
-		s.StopAt = t.now
-		put(t, tableSandboxes, old, s)
+		s = t.stopNow(s)
 	}
 	return Result{Sandbox: s}, nil
+}
+
+// stopNow has a paused sandbox whose job runs on stop it at once, and count no more.
+func (t *transaction) stopNow(old *Sandbox) *Sandbox {
+	s := new(*old)
+	s.DesiredAt, s.StopAt = t.now, t.now
+	put(t, tableSandboxes, old, s)
+	return s
 }
 
 // ownSandbox finds a user's sandbox that is not being deleted.

@@ -7,8 +7,12 @@ import (
 	"github.com/hashicorp/go-memdb"
 )
 
-// indexFolded finds sandboxes by their id in lower case.
-const indexFolded = "folded"
+// indexFolded finds sandboxes by their id in lower case, indexLingering those of a user whose jobs run on
+// after a pause.
+const (
+	indexFolded    = "folded"
+	indexLingering = "lingering"
+)
 
 func sandboxTable() *memdb.TableSchema {
 	return newTable(tableSandboxes,
@@ -29,6 +33,12 @@ func sandboxTable() *memdb.TableSchema {
 		// A user's sandboxes with DesiredRunning, in the order they were started.
 		newIndex(indexRunning, func(s *Sandbox) []byte {
 			if s.Desired != DesiredRunning || s.Member() {
+				return nil
+			}
+			return append(appendTime(prefixOf(s.UserID), s.DesiredAt), s.ID...)
+		}),
+		newIndex(indexLingering, func(s *Sandbox) []byte {
+			if !s.lingers() || s.Member() {
 				return nil
 			}
 			return append(appendTime(prefixOf(s.UserID), s.DesiredAt), s.ID...)

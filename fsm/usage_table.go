@@ -104,7 +104,7 @@ func (s *Sandbox) resourceUse() resourceUse {
 	if s.Desired != DesiredDeleted {
 		u.Total = 1
 	}
-	if s.Desired == DesiredRunning {
+	if s.CountsAsRunning() {
 		u.Running, u.CPU, u.Memory = 1, s.Template.CPU, s.Template.Memory
 	}
 	if s.Member() {

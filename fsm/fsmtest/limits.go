@@ -73,7 +73,7 @@ func take(v *fsm.View) picture {
 	}
 	for s := range v.AllSandboxes() {
 		var l fsm.Limits
-		if s.Desired == fsm.DesiredRunning {
+		if s.CountsAsRunning() {
 			l.CPU, l.Memory = s.Template.CPU, s.Template.Memory
 		}
 		if s.UserID == "" { // a warm pool's
@@ -84,7 +84,7 @@ func take(v *fsm.View) picture {
 		if s.Desired != fsm.DesiredDeleted {
 			l.Total = 1
 		}
-		if s.Desired == fsm.DesiredRunning {
+		if s.CountsAsRunning() {
 			l.Running = 1
 		}
 		add("", l)
