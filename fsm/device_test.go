@@ -37,6 +37,7 @@ func TestDevices_GetAKeyOfTheirOwn(t *testing.T) {
 	if k := f.do("", redeem("1")).APIKey; k.UserID != "ada" || k.Name != "terminal 1" || k.IsOperator() {
 		t.Errorf("the device's key is %+v", k)
 	}
+	f.do("", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: f.store.View().APIKeyByLookup("key-1").ID, At: f.now}}})
 	code(CodeNotFound, "", redeem("1"))
 
 	f.do("", ask("late"))
@@ -52,15 +53,53 @@ func TestDevices_GetAKeyOfTheirOwn(t *testing.T) {
 	code(CodeNotFound, "", redeem("revoked"))
 }
 
-// TestDevices_AreBounded: anyone may ask, so the oldest request makes room.
-func TestDevices_AreBounded(t *testing.T) {
+// TestDevices_LoseAnAnswer: a device that asks again has its one key with another value, until it used it.
+func TestDevices_LoseAnAnswer(t *testing.T) {
+	t.Parallel()
 	f := withCredentials(t, ProtocolVersion)
-	for i := range MaxDevices + 1 {
-		f.now = f.now.Add(time.Millisecond - time.Second)
-		f.do("", &DeviceAskBody{Hash: sha(fmt.Sprint("d", i)), UserCode: sha(fmt.Sprint("u", i)), Name: "n"})
+	own := f.do("", &APIKeyCreateBody{Lookup: "own", Hash: sha("own"), UserID: "ada"}).APIKey.ID
+	f.do("", &DeviceAskBody{Hash: sha("d"), UserCode: sha("u"), Name: "terminal"})
+	f.do("ada", &DeviceAllowBody{UserCode: sha("u"), KeyID: own})
+	redeem := func(n string) *DeviceRedeemBody {
+		return &DeviceRedeemBody{Hash: sha("d"), Lookup: "key-" + n, KeyHash: sha("k" + n)}
 	}
+	lost := f.do("", redeem("1")).APIKey
+	got := f.do("", redeem("2")).APIKey
 	v := f.store.View()
-	if v.Device(sha("d0")) != nil || v.Device(sha("d1")) == nil || v.Device(sha(fmt.Sprint("d", MaxDevices))) == nil {
-		t.Error("another request than the oldest made room")
+	if got.ID != lost.ID || v.APIKeyByLookup("key-1") != nil || v.APIKeyByLookup("key-2").Hash != sha("k2") {
+		t.Errorf("the device has %+v, and had %+v", got, lost)
 	}
+	f.fails(CodeConflict, "", redeem("2"))
+	f.do("", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: got.ID, At: f.now}}})
+	f.fails(CodeNotFound, "", redeem("3"))
+	f.do("", &APIKeyRevokeBody{ID: got.ID})
+	f.fails(CodeUnauthorized, "", redeem("3"))
+}
+
+// TestDevices_AreBounded: anyone may ask, of one network a few. None makes room but what has expired.
+func TestDevices_AreBounded(t *testing.T) {
+	t.Parallel()
+	f := withCredentials(t, ProtocolVersion)
+	own := f.do("", &APIKeyCreateBody{Lookup: "own", Hash: sha("own"), UserID: "ada"}).APIKey.ID
+	ask := func(i, network int) *DeviceAskBody {
+		f.now = f.now.Add(time.Millisecond - time.Second)
+		return &DeviceAskBody{
+			Hash: sha(fmt.Sprint("d", i)), UserCode: sha(fmt.Sprint("u", i)), Name: "n", Network: fmt.Sprint(network),
+		}
+	}
+	for i := range MaxDevices {
+		f.do("", ask(i, i/MaxDevicesOfNetwork))
+		if i == 0 {
+			f.do("ada", &DeviceAllowBody{UserCode: sha("u0"), KeyID: own})
+		}
+		if i == MaxDevicesOfNetwork {
+			f.fails(CodeLimit, "", ask(MaxDevices, 0))
+		}
+	}
+	f.fails(CodeLimit, "", ask(MaxDevices, -1))
+	if d := f.store.View().Device(sha("d0")); d == nil || d.UserID != "ada" {
+		t.Errorf("the device that was allowed is %+v", d)
+	}
+	f.now = f.store.View().Device(sha("d0")).Until.Add(time.Second)
+	f.do("", ask(MaxDevices, -1))
 }

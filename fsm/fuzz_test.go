@@ -35,7 +35,7 @@ func seedBodies(now time.Time) (ofUsers, ofLeader []Body) {
 		&CustomSecretPutBody{CustomSecret{Name: "A", Ref: SecretRef{Path: "p", Version: 1}}},
 		&CustomSecretUpdateBody{"A", "B", "d"}, &CustomSecretDeleteBody{"B"},
 		&SessionCreateBody{sha("token"), 1}, &SessionOfferBody{sha("code"), 1}, &SessionEndBody{sha("token")},
-		&DeviceAskBody{sha("d"), sha("c"), "n", "a"}, &DeviceAllowBody{sha("c"), 1},
+		&DeviceAskBody{sha("d"), sha("c"), "n", "a", "10.0.0.1/32"}, &DeviceAllowBody{sha("c"), 1},
 		&DeviceRedeemBody{sha("d"), "k9", sha("k9")},
 		&OwnKeyCreateBody{Lookup: "ownownownown", Hash: sha("own"), Name: "own"}, &OwnKeyRevokeBody{1},
 		&SandboxShareBody{

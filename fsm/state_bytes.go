@@ -123,7 +123,7 @@ func heapOfRow(row any) (user string, bytes int) {
 		return row.UserID, signInCodeHeap + 2*len(row.UserID)
 	case *Device:
 		if row.UserID != "" {
-			return row.UserID, deviceHeap + len(row.Name) + len(row.Address) + 2*len(row.UserID)
+			return row.UserID, deviceHeap + len(row.Name) + len(row.Address) + len(row.Network) + 2*len(row.UserID)
 		}
 	case *Orphan:
 		if row.Owner != "" {

@@ -31,32 +31,42 @@ const pathDevice = "/oauth/device"
 
 // Bounds of the device flow. Anyone may ask, and each request is an entry of the log.
 const (
-	devicePause = 10 * time.Second // of one address, after deviceBurst
-	deviceBurst = 5
-	allDevices  = 5 // a second, of all addresses
+	devicePause  = 10 * time.Second // of one address, after deviceBurst
+	deviceBurst  = 5
+	networkBurst = 25 // of one network, which may have 2^16 addresses (IPv6), and as many in networkPause
+	networkPause = time.Minute
+	allDevices   = 5 // a second, of all addresses
 	// devicePoll is how often a device may ask for its key.
 	devicePoll = time.Second
 	// deviceInterval is how often it is told to.
 	deviceInterval = 2
 	// deviceTries is how many wrong codes a user may enter within fsm.DeviceAge.
 	deviceTries = 5
+	// strangeBurst is how many codes that a node does not know one address may have it ask the cluster
+	// for, one more each second; allStrange is how many a second all addresses.
+	strangeBurst = 10
+	allStrange   = 20
 )
 
 // deviceLimits bound what the device flow costs, and how often a code may be guessed.
 type deviceLimits struct {
-	asks   *limits.PerKey[netip.Prefix]
-	all    *rate.Limiter
-	polls  *limits.PerKey[string]
-	wrong  *limits.PerKey[string]
-	barred *limits.Recent[string]
+	asks, sites, strange *limits.PerKey[netip.Prefix]
+	all, allStrange      *rate.Limiter
+	polls                *limits.PerKey[string]
+	wrong                *limits.PerKey[string]
+	barred               *limits.Recent[string]
 }
 
 func newDeviceLimits() deviceLimits {
 	return deviceLimits{
-		asks: limits.NewPerKey[netip.Prefix](rate.Every(devicePause), deviceBurst),
-		all:  rate.NewLimiter(allDevices, allDevices*deviceBurst), polls: limits.NewPerKey[string](rate.Every(devicePoll), 3),
-		wrong:  limits.NewPerKey[string](rate.Every(fsm.DeviceAge/deviceTries), deviceTries-1),
-		barred: limits.NewRecent[string](fsm.DeviceAge),
+		asks:       limits.NewPerKey[netip.Prefix](rate.Every(devicePause), deviceBurst),
+		sites:      limits.NewPerKey[netip.Prefix](rate.Every(networkPause/networkBurst), networkBurst),
+		all:        rate.NewLimiter(allDevices, allDevices*deviceBurst),
+		strange:    limits.NewPerKey[netip.Prefix](rate.Every(time.Second), strangeBurst),
+		allStrange: rate.NewLimiter(allStrange, allStrange*deviceBurst),
+		polls:      limits.NewPerKey[string](rate.Every(devicePoll), 3),
+		wrong:      limits.NewPerKey[string](rate.Every(fsm.DeviceAge/deviceTries), deviceTries-1),
+		barred:     limits.NewRecent[string](fsm.DeviceAge),
 	}
 }
 
@@ -104,7 +114,8 @@ func (s *Server) handleDeviceAuthorize(c *call) (response.Response, error) {
 			"This node has no web page on which a device could be allowed (ui {}): use an API key.")
 	}
 	info := request.InfoOf(c.Request.Context())
-	if !s.devices.asks.Allow(places.Origin(info.Address)) || !s.devices.all.Allow() {
+	network := places.Network(info.Address)
+	if !s.devices.asks.Allow(places.Origin(info.Address)) || !s.devices.sites.Allow(network) || !s.devices.all.Allow() {
 		return response.Response{}, response.TooManyRequests()
 	}
 	if name == "" {
@@ -114,6 +125,7 @@ func (s *Server) handleDeviceAuthorize(c *call) (response.Response, error) {
 		device, people := session.NewToken(), session.NewUserCode()
 		_, err := c.Propose(&fsm.DeviceAskBody{
 			Hash: apikey.Hash(device), UserCode: apikey.Hash(people), Name: shownName(name), Address: info.Address,
+			Network: network.String(),
 		})
 		switch {
 		case fsm.CodeOf(err) == fsm.CodeConflict:
@@ -165,7 +177,11 @@ func (s *Server) handleDeviceToken(c *call) (response.Response, error) {
 		return deviceRefused(deviceSlower)
 	}
 	v, err := c.ViewWith(cluster.Stale)
-	if err == nil && v.Device(hash) == nil && s.allSignIns.Allow() { // this node may be behind
+	if err == nil && v.Device(hash) == nil { // this node may be behind
+		from := places.Origin(request.InfoOf(c.Request.Context()).Address)
+		if !s.devices.strange.Allow(from) || !s.devices.allStrange.Allow() {
+			return deviceRefused(deviceSlower) // "expired" would end a login that goes on
+		}
 		v, err = c.ViewWith(cluster.Linearizable)
 	}
 	if err != nil {
@@ -181,7 +197,7 @@ func (s *Server) handleDeviceToken(c *call) (response.Response, error) {
 	if err != nil {
 		return response.Response{}, err
 	}
-	c.Key = "" // a repetition could not have the key
+	c.Key = "" // a repetition could not have the key; it gets another value
 	res, err := c.Propose(&fsm.DeviceRedeemBody{Hash: hash, Lookup: key.Lookup, KeyHash: key.Hash})
 	switch {
 	case fsm.CodeOf(err) == fsm.CodeNotFound:

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/httpapi/apikey"
+	"bivouac.dev/bivouac/httpapi/limits"
 	"bivouac.dev/bivouac/httpapi/session"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
@@ -86,10 +89,16 @@ func TestDevice_GetsAKeyOfItsOwn(t *testing.T) {
 		UserID string `json:"user_id"`
 		Name   string
 	}
+	lost := token
+	token = poll(200, "") // the first answer was lost
+	h.do(lost.AccessToken, "GET", pathKeys+"/current", "").want(t, 401)
 	h.do(token.AccessToken, "GET", pathKeys+"/current", "").want(t, 200).json(t, &current)
 	if current.UserID != "alice" || current.Name != "bivouac on desk[31m" {
 		t.Errorf("the key is %+v", current)
 	}
+	h.apply("", &fsm.APIKeyUsedBody{Uses: []fsm.APIKeyUse{{
+		ID: h.cluster.store.View().APIKeyByLookup(apikey.LookupOf(token.AccessToken)).ID, At: time.Now(),
+	}}})
 	poll(400, deviceExpired)
 	h.asForm("", "/token", "device_code", session.NewToken()).want(t, 400).is(t, `{"error":"expired_token"}`)
 	newHarness(t).raised().do("", "POST", pathDevice+"/authorize", "").want(t, 404)
@@ -143,4 +152,31 @@ func TestDevice_OfASession(t *testing.T) {
 		*token.ExpiresIn < week-60 {
 		t.Errorf("the key ends in %v", token.ExpiresIn)
 	}
+}
+
+// TestDevice_CodesNobodyKnows: an address that tries codes is told to slow down, and takes from no sign-in.
+func TestDevice_CodesNobodyKnows(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, withPage(t)).raised()
+	before := h.server.allSignIns.Tokens()
+	h.server.devices.strange = limits.NewPerKey[netip.Prefix](0, 2)
+	for _, want := range []string{deviceExpired, deviceExpired, deviceSlower, deviceSlower} {
+		h.asForm("", "/token", "device_code", session.NewToken()).want(t, 400).is(t, `{"error":"`+want+`"}`)
+	}
+	if after := h.server.allSignIns.Tokens(); after < before {
+		t.Errorf("codes that nobody knows left %v sign-ins of %v", after, before)
+	}
+}
+
+// TestDevice_OfOneSite: all addresses of a site together ask a few times.
+func TestDevice_OfOneSite(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, withPage(t), func(c *Config) {
+		c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}
+	}).raised()
+	h.server.devices.sites = limits.NewPerKey[netip.Prefix](0, 2)
+	for i, want := range []int{200, 200, 429} {
+		h.do("", "POST", pathDevice+"/authorize", "", "X-Forwarded-For", fmt.Sprintf("2001:db8:1:%d::1", i)).want(t, want)
+	}
+	h.do("", "POST", pathDevice+"/authorize", "", "X-Forwarded-For", "2001:db8:2::1").want(t, 200)
 }

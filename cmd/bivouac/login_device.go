@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"bivouac.dev/bivouac/httpapi/client"
 	"bivouac.dev/bivouac/httpapi/wire"
 )
 
@@ -45,43 +46,51 @@ func (p *program) deviceKey(ctx context.Context, to login) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(codes.ExpiresIn)*time.Second)
 	defer cancel()
 	var key string
-	err = withProgress(ctx, p.stderr, "waiting to be allowed", func(ctx context.Context) error {
-		for wait := time.Duration(max(codes.Interval, 1)) * time.Second; ; {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(wait):
-			}
-			got, err := c.Send(ctx, http.MethodPost, "/oauth/device/token", map[string]string{
-				"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": codes.DeviceCode,
-			})
-			if err != nil {
-				return err
-			}
-			if got.OK() {
-				var token wire.DeviceToken
-				err := json.Unmarshal(got.Body, &token)
-				key = token.AccessToken
-				return err
-			}
-			var refused wire.DeviceError
-			_ = json.Unmarshal(got.Body, &refused) // another body is no reason of the flow
-			switch refused.Error {
-			case "authorization_pending":
-			case "slow_down":
-				wait += time.Second
-			case "expired_token":
-				return errors.New("nobody has allowed this terminal in time: log in again")
-			case "access_denied":
-				return errors.New("this terminal may not log in: the key that allowed it is no longer good, or its user " +
-					"has too many")
-			default:
-				return errors.New(got.String())
-			}
-		}
+	err = withProgress(ctx, p.stderr, "waiting to be allowed", func(ctx context.Context) (err error) {
+		key, err = awaitDevice(ctx, c, codes)
+		return err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = errors.New("nobody has allowed this terminal in time: log in again")
 	}
 	return key, err
+}
+
+// awaitDevice asks for the key until a user has allowed this terminal. A node that fails ends no login: a
+// lost answer is asked for again (RFC 8628, 3.5).
+func awaitDevice(ctx context.Context, c *client.Client, codes wire.DeviceCodes) (string, error) {
+	for wait := time.Duration(max(codes.Interval, 1)) * time.Second; ; {
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(wait):
+		}
+		got, err := c.Send(ctx, http.MethodPost, "/oauth/device/token", map[string]string{
+			"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": codes.DeviceCode,
+		})
+		if err != nil {
+			continue
+		}
+		if got.OK() {
+			var token wire.DeviceToken
+			if err := json.Unmarshal(got.Body, &token); err != nil || token.AccessToken == "" {
+				continue
+			}
+			return token.AccessToken, nil
+		}
+		var refused wire.DeviceError
+		_ = json.Unmarshal(got.Body, &refused) // another body is no reason of the flow
+		switch {
+		case refused.Error == "authorization_pending" || got.Status >= http.StatusInternalServerError:
+		case refused.Error == "slow_down" || got.Status == http.StatusTooManyRequests:
+			wait += time.Second
+		case refused.Error == "expired_token":
+			return "", errors.New("nobody has allowed this terminal in time: log in again")
+		case refused.Error == "access_denied":
+			return "", errors.New("this terminal may not log in: the key that allowed it is no longer good, or its user " +
+				"has too many")
+		default:
+			return "", errors.New(got.String())
+		}
+	}
 }

@@ -186,7 +186,12 @@ func (r *Room) Unauthenticated() []func() {
 
 // Origin is what counts as one address: with IPv6 the /64 network, of which one machine may have
 // every address. It is the zero Prefix for what is no address.
-func Origin(address string) netip.Prefix {
+func Origin(address string) netip.Prefix { return network(address, 64) }
+
+// Network is the network that one site has: with IPv6 the /48, of which it may have every Origin.
+func Network(address string) netip.Prefix { return network(address, 48) }
+
+func network(address string, bitsOf6 int) netip.Prefix {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		address = host
 	}
@@ -197,7 +202,7 @@ func Origin(address string) netip.Prefix {
 	ip = ip.Unmap().WithZone("")
 	bits := 32
 	if ip.Is6() {
-		bits = 64
+		bits = bitsOf6
 	}
 	return netip.PrefixFrom(ip, bits).Masked()
 }
