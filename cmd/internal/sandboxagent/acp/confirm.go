@@ -100,6 +100,7 @@ func (e *Engine) answered() (*carried, error) {
 	e.asks = nil
 	e.mu.Unlock()
 	if p == nil {
+		e.grants = nil // the turn that they were for has ended
 		return nil, nil
 	}
 	events, err := e.conversation.Events()
@@ -120,6 +121,7 @@ func (e *Engine) answered() (*carried, error) {
 		_, err := e.over(p, promptAnswer{StopReason: "cancelled"}, true, nil)
 		return nil, err
 	case !d.accept && message:
+		e.grants = nil
 		_, err := e.over(p, promptAnswer{}, false, nil)
 		return nil, err
 	}
@@ -233,11 +235,13 @@ func sameInput(a, b *event.ACPToolCall) bool {
 }
 
 // accept takes over the calls that a former process asked about: only the user's approval starts a
-// Step while one of them waits. It returns what the agent is told of them.
+// Step while one of them waits. It returns what the agent is told of them, and of those from a try
+// before in which it was gone and had not asked about them.
 func (e *Engine) accept(s *session, events []event.Event) (note string, err error) {
-	e.grants = slices.DeleteFunc(event.OpenCalls(events), func(c *event.ACPToolCall) bool {
+	waiting := slices.DeleteFunc(event.OpenCalls(events), func(c *event.ACPToolCall) bool {
 		return c.Status == nil || *c.Status != callPending
 	})
+	e.grants = append(e.grants, waiting...)
 	if len(e.grants) == 0 {
 		return "", nil
 	}
@@ -245,7 +249,7 @@ func (e *Engine) accept(s *session, events []event.Event) (note string, err erro
 	for _, c := range e.grants {
 		note += "- " + c.Title + " " + string(c.RawInput) + "\n"
 	}
-	if err := e.endCalls(e.grants, askedAgain); err != nil || s.loaded {
+	if err := e.endCalls(waiting, askedAgain); err != nil || s.loaded || len(waiting) == 0 {
 		return note + "\n", err
 	}
 	m := &event.Message{

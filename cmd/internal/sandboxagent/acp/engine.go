@@ -97,6 +97,7 @@ func (e *Engine) Step(ctx context.Context) (engine.Outcome, error) {
 		case ctx.Err() != nil:
 			return 0, ctx.Err()
 		case errors.Is(err, errNewMessage):
+			e.grants = nil
 			continue
 		case !retryable(s, err) || attempt == len(e.retries):
 			return 0, e.broken(e.failed(s, err))

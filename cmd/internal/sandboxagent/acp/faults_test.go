@@ -339,6 +339,8 @@ func TestFaults_Waits(t *testing.T) {
 		}, engine.Finished, again},
 		"a restart": {acptest.Fine, func(f *fake) { f.engine.Close(); f.start(); f.respond(true, false) },
 			engine.Finished, again},
+		"a restart, and the agent dies": {acptest.DiesOnce,
+			func(f *fake) { f.engine.Close(); f.start(); f.respond(true, false) }, engine.Finished, again},
 		"a restart of one that can't load": {acptest.NoLoad,
 			func(f *fake) { f.engine.Close(); f.start(); f.respond(true, false) }, engine.Finished,
 			append([]string{"call write done.txt failed", "agent: " + lostSession, "call write done.txt pending"}, done...)},

@@ -40,6 +40,7 @@ const (
 	Noisy     = "noisy"      // lines that are no messages, also within a turn
 	Flood     = "flood"      // 100 MB on stderr
 	Renames   = "renames"    // a session that was loaded makes other calls
+	DiesOnce  = "dies_once"  // the first agent that loads a session ends at its first prompt
 )
 
 // agent is the running agent.
@@ -48,6 +49,8 @@ type agent struct {
 	log    *os.File
 	// title is that of its calls.
 	title string
+	// dies ends it at a prompt.
+	dies bool
 
 	mu       sync.Mutex
 	asked    int
@@ -163,8 +166,14 @@ func (a *agent) take(m message, line []byte) {
 		if a.has(Renames) {
 			a.title = "write another.txt"
 		}
+		_, err := os.Stat("died")
+		a.dies = a.has(DiesOnce) && err != nil
 		a.reply(m, map[string]any{})
 	case "session/prompt":
+		if a.dies {
+			_ = os.WriteFile("died", nil, 0o600)
+			os.Exit(1)
+		}
 		a.mu.Lock()
 		stop := make(chan struct{})
 		a.canceled[p.SessionID] = stop
