@@ -169,11 +169,14 @@ var (
 	errNoAnswer  = errors.New("the response has no answer in it")
 	errUnbounded = fmt.Errorf("the answer is larger than %d MiB", largestAnswer>>20)
 	errCalls     = fmt.Errorf("%w: it has more than %d calls", errUnbounded, mostCalls)
+	errItems     = fmt.Errorf("%w: it has more than %d items", errUnbounded, mostItems)
 )
 
 const (
 	// leastPart is what a part of a call counts at least, in bytes.
 	leastPart = 16
+	// mostItems bounds the items of an answer that come in parts.
+	mostItems = 1024
 	// longestID bounds the ids and the reasons to finish that are kept, in bytes.
 	longestID = 256
 )

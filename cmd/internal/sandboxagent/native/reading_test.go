@@ -114,6 +114,19 @@ func TestRead_LongIDs(t *testing.T) {
 	}
 }
 
+// An answer of Responses has a bounded number of items, also of those without a text.
+func TestRead_ManyItems(t *testing.T) {
+	t.Parallel()
+	var stream strings.Builder
+	for i := range mostItems + 1 {
+		fmt.Fprintf(&stream, "data: {\"type\":\"response.output_text.delta\",\"output_index\":%d,\"delta\":\"\"}\n\n", i)
+	}
+	var a parts
+	if err := a.read(strings.NewReader(stream.String())); !errors.Is(err, errItems) || !errors.Is(err, errUnbounded) {
+		t.Errorf("a stream of many items: %v", err)
+	}
+}
+
 // An answer has a bounded number of calls, in whatever form they come.
 func TestRead_ManyCalls(t *testing.T) {
 	t.Parallel()

@@ -162,6 +162,8 @@ func (a *parts) checked(err error) error {
 		return errUnbounded
 	case len(a.calls) > mostCalls:
 		return errCalls
+	case len(a.streams) > mostItems:
+		return errItems
 	}
 	return nil
 }
