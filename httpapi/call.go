@@ -65,7 +65,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 			return response.Response{}, response.Error(http.StatusForbidden, "Forbidden")
 		}
 		s.lastRequest.Store(c.Now.UnixNano())
-		if err := c.Enter(s.admission); err != nil {
+		if err := c.Enter(s.admission, who.User); err != nil {
 			return response.Response{}, err
 		}
 		if err := s.admit(c.Request.Context(), limits.Client{User: who.User}); err != nil {
@@ -73,7 +73,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		}
 	}
 	if found.access == sandboxKey && found.method == http.MethodPost {
-		if _, _, err := c.presentedSandbox(); err != nil {
+		if err := s.enterSandbox(found, c); err != nil {
 			return response.Response{}, err
 		}
 	}
@@ -96,6 +96,24 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 		ex.User = c.Caller.User
 	}
 	return out, err
+}
+
+// sandboxesOf stands before a user's id where the calls of the user's sandboxes have their place: no sandbox
+// takes the place of its user, who may want to delete it.
+const sandboxesOf = "sandboxes of "
+
+// enterSandbox admits the call of a sandbox before its body is read.
+func (s *Server) enterSandbox(found *route, c *call) error {
+	row, _, err := c.presentedSandbox()
+	if err != nil {
+		return err
+	}
+	if found.most > 0 {
+		if err := s.admitEvents(row.ID, c.Request.ContentLength); err != nil {
+			return err
+		}
+	}
+	return c.Enter(s.admission, sandboxesOf+row.UserID)
 }
 
 // sandboxOfPath returns the caller's sandbox of the path, with the view that it is in.

@@ -22,11 +22,16 @@ import (
 // many events the conversation has; after a 409 the sender goes on from there.
 const headerPosition = "X-Event-Position"
 
-// A sandbox sends eventBurst calls with events at once, and then eventCalls a second: each is an entry of
-// the log.
+// A sandbox sends eventBurst calls with events at once, and then eventCalls a second. They have
+// eventByteBurst bytes at once, and then eventBytes a second. A call makes an entry of the log, and one more
+// for about each MiB and for 1024 events.
 const (
-	eventCalls = 50
-	eventBurst = 500
+	eventCalls     = 50
+	eventBurst     = 500
+	eventBytes     = 8 << 20
+	eventByteBurst = 64 << 20
+	// maxSentEvents bounds the events of one call.
+	maxSentEvents = 8192
 )
 
 // mostOfEvents bounds the events of one call: the largest event that is kept has room, and larger ones are
@@ -38,6 +43,14 @@ const mostOfEvents = eventcut.MaxEvent + 2<<20
 func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	v, sandbox, err := c.callingSandbox()
 	if err != nil {
+		return response.Response{}, err
+	}
+	if over := int64(len(c.Body)) - max(0, c.Request.ContentLength); over > 0 { // packed, or of no known length
+		if !s.eventBytes.AllowN(sandbox.ID, int(over)) {
+			return response.Response{}, s.errSentTooOften()
+		}
+	}
+	if err := c.TurnToRead(); err != nil {
 		return response.Response{}, err
 	}
 	id := c.conversationID()
@@ -57,12 +70,6 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	}
 	if len(events) == 0 {
 		return response.OK(wire.Success{Success: true})
-	}
-	if !s.appends.Allow(sandbox.ID) {
-		s.metrics.limits.WithLabelValues(limitRate).Inc()
-		return response.Response{}, &response.HTTPError{
-			Status: http.StatusTooManyRequests, Text: "This sandbox sends events too often", RetryAfter: time.Second,
-		}
 	}
 	key, err := c.eventKey(v)
 	if err != nil {
@@ -86,6 +93,22 @@ func (s *Server) handleWebhookEvents(c *call) (response.Response, error) {
 	return response.OK(wire.Success{Success: true})
 }
 
+// admitEvents counts a call with events, of as many bytes as its sender announces.
+func (s *Server) admitEvents(sandbox string, bytes int64) error {
+	if !s.appends.Allow(sandbox) || !s.eventBytes.AllowN(sandbox, int(min(max(bytes, 0), mostOfEvents))) {
+		return s.errSentTooOften()
+	}
+	return nil
+}
+
+// errSentTooOften is the answer to a sandbox that sends more than eventCalls or eventBytes.
+func (s *Server) errSentTooOften() error {
+	s.metrics.limits.WithLabelValues(limitRate).Inc()
+	return &response.HTTPError{
+		Status: http.StatusTooManyRequests, Text: "This sandbox sends events too often", RetryAfter: time.Second,
+	}
+}
+
 // sentEvents reads the events of the body that are kept, and where the first of them stands.
 func (c *call) sentEvents() (events []eventin.Event, position uint64, err error) {
 	refuse := func(format string, args ...any) ([]eventin.Event, uint64, error) {
@@ -100,6 +123,10 @@ func (c *call) sentEvents() (events []eventin.Event, position uint64, err error)
 	var list []json.RawMessage
 	if err := json.Unmarshal(c.Body, &list); err != nil {
 		return refuse("The body is no array of events")
+	}
+	if len(list) > maxSentEvents {
+		return nil, 0, response.Error(http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("The body has %d events, and may have %d: send them in parts", len(list), maxSentEvents))
 	}
 	if events, err = eventin.Read(list); err != nil {
 		return refuse("%v", err)

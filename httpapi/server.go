@@ -73,9 +73,9 @@ type Server struct {
 	admission *limits.Admission
 	// titles bounds how often sandboxes change titles.
 	titles *limits.PerKey[string]
-	// appends bounds how often sandboxes send events.
-	appends *limits.PerKey[string]
-	started time.Time
+	// appends bounds how often sandboxes send events, eventBytes how many bytes.
+	appends, eventBytes *limits.PerKey[string]
+	started             time.Time
 	// lastRequest is the time of the latest API request, in Unix nanoseconds.
 	lastRequest atomic.Int64
 	// draining is set by Drain.
@@ -102,6 +102,7 @@ func New(cfg Config, c Cluster, secrets request.Secrets, agents Agents) (*Server
 		admission:  limits.NewAdmission(runtime.GOMAXPROCS(0)),
 		titles:     limits.NewPerKey[string](rate.Every(titlePause), titleBurst),
 		appends:    limits.NewPerKey[string](eventCalls, eventBurst),
+		eventBytes: limits.NewPerKey[string](eventBytes, eventByteBurst),
 		started:    time.Now(),
 	}
 	s.keys = newAuthenticator(c, s.placeOf)

@@ -26,8 +26,11 @@ func NewPerKey[K comparable](limit rate.Limit, burst int) *PerKey[K] {
 }
 
 // Allow reports whether one more may happen for a key now, and counts it.
-func (p *PerKey[K]) Allow(key K) bool {
-	return known(p.byKey, key, func() *rate.Limiter { return rate.NewLimiter(p.limit, p.burst) }).Allow()
+func (p *PerKey[K]) Allow(key K) bool { return p.AllowN(key, 1) }
+
+// AllowN reports whether n more may happen for a key now, and counts them.
+func (p *PerKey[K]) AllowN(key K, n int) bool {
+	return known(p.byKey, key, func() *rate.Limiter { return rate.NewLimiter(p.limit, p.burst) }).AllowN(time.Now(), n)
 }
 
 func newMemory[K comparable, V any]() *lru.Cache[K, V] {

@@ -112,10 +112,18 @@ func (c *Call) OperatorCtx() context.Context {
 // Restrict makes Object refuse members that are not listed, for an operator's route.
 func (c *Call) Restrict(members *[]string) { c.members = members }
 
-// Enter takes a place among the requests of the caller, which LeaveSlot or Close gives back.
-func (c *Call) Enter(a *limits.Admission) (err error) {
-	c.slot, err = a.Enter(c.Caller.User, c.Ctx)
+// Enter takes a place among the requests of a user, which LeaveSlot or Close gives back.
+func (c *Call) Enter(a *limits.Admission, user string) (err error) {
+	c.slot, err = a.Enter(user, c.Ctx)
 	return err
+}
+
+// TurnToRead waits for a turn to read a large body once more after a view, until Check.
+func (c *Call) TurnToRead() error {
+	if len(c.Body) <= limits.FreeBytes {
+		return nil
+	}
+	return c.slot.TakeTurn(c.Ctx)
 }
 
 // TurnToAnswer waits for a turn to encode the answer to a large body. The request is answered in any
