@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -39,12 +38,13 @@ func (n *Node) ReadEvents(
 	}
 	defer leave()
 	p := &eventPage{ctx: ctx, next: q.From, end: chain.Number, query: q, fn: fn}
+	var failure error
 	if n.events.open != nil {
-		whole, err := n.hasEvents(chain)
-		if err == nil && whole {
-			err = p.readHere(n.events.present(), chain.Key)
+		if p.end, failure = n.hasEvents(chain); failure == nil {
+			failure = p.readHere(n.events.present(), chain.Key)
 		}
-		if err == nil && (p.over || whole && p.done()) {
+		p.end = chain.Number
+		if failure == nil && (p.over || p.done()) {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -52,14 +52,14 @@ func (n *Node) ReadEvents(
 				Message: "the request ended while events were read"}
 		}
 	}
-	return n.readFromMembers(ctx, chain, p)
+	return n.readFromMembers(ctx, chain, p, failure)
 }
 
-// hasEvents reports whether this node has a chain as far as a view of it says.
-func (n *Node) hasEvents(chain fsm.EventChain) (bool, error) {
+// hasEvents returns how many of a chain's events, as a view of this node has it, are here without a gap.
+func (n *Node) hasEvents(chain fsm.EventChain) (number uint64, err error) {
 	s, err := n.events.get()
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	head, err := s.Head(chain.Key)
 	if err == nil && (head == nil || head.Number < chain.Number) {
@@ -69,7 +69,10 @@ func (n *Node) hasEvents(chain fsm.EventChain) (bool, error) {
 			return err
 		})
 	}
-	return err == nil && head != nil && head.Number >= chain.Number, err
+	if err != nil || head == nil {
+		return 0, err
+	}
+	return min(head.Number, chain.Number), nil
 }
 
 // eventPage hands on events that follow each other.
@@ -136,8 +139,10 @@ func (p *eventPage) hand(at uint64, stored []byte, wanted bool) bool {
 
 // readFromMembers goes on with a page by what members answer. They are believed as far as their
 // certificates go: the hash of the chain covers whole chains only.
-func (n *Node) readFromMembers(ctx context.Context, chain fsm.EventChain, p *eventPage) error {
-	var refused []error
+//
+// here is why this node could not read.
+func (n *Node) readFromMembers(ctx context.Context, chain fsm.EventChain, p *eventPage, here error) error {
+	refused := []error{here}
 	for _, s := range (&filler{node: n}).members() {
 		for !p.over && !p.done() && ctx.Err() == nil {
 			list, err := n.fetchEvents(ctx, s, eventsRequest{Key: chain.Key, From: p.next, Back: p.query.Back})
@@ -155,44 +160,14 @@ func (n *Node) readFromMembers(ctx context.Context, chain fsm.EventChain, p *eve
 			return nil
 		}
 	}
-	err := errors.Join(refused...)
-	if err != nil {
+	return n.noEvents(refused)
+}
+
+// noEvents is the error of a read that found events neither here nor at a member.
+func (n *Node) noEvents(refused []error) error {
+	if err := errors.Join(refused...); err != nil {
 		n.logger.Warn("cluster: events can't be read here, and no member answers with them", "error", err)
 	}
 	return &fsm.Error{Code: fsm.CodeNoLeader, RetryAfter: retryAfter,
 		Message: "no node that answers has the events of this conversation now"}
-}
-
-// FindEvents returns copies of stored events by their ids; what the chain does not have is left out. A
-// node that lacks events of the chain answers CodeNoLeader.
-func (n *Node) FindEvents(ctx context.Context, chain fsm.EventChain, ids []string) (map[string][]byte, error) {
-	found := map[string][]byte{}
-	if chain.Number == 0 || n.events.open == nil {
-		return found, nil
-	}
-	_, leave, err := n.enter(ctx, n.cfg.ReadTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	whole, err := n.hasEvents(chain)
-	if err != nil {
-		return nil, err
-	}
-	if !whole {
-		return nil, &fsm.Error{Code: fsm.CodeNoLeader, RetryAfter: retryAfter,
-			Message: "this node lacks events of this conversation and fetches them"}
-	}
-	s := n.events.present()
-	positions, err := s.Find(chain.Key, ids)
-	if err != nil {
-		return nil, err
-	}
-	for id, at := range positions {
-		err = errors.Join(err, s.Events(chain.Key, at, false, func(_ uint64, stored []byte) bool {
-			found[id] = bytes.Clone(stored)
-			return false
-		}))
-	}
-	return found, err
 }

@@ -389,6 +389,35 @@ func TestNode_ReadEvents_FromEachNode(t *testing.T) {
 	})
 }
 
+// TestNode_FindEvents_FromEachNode: also from a node that lacks all of them, in more than one answer.
+func TestNode_FindEvents_FromEachNode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clustertest.New(t, 3)
+		defer c.Close()
+		k := newTalking(t, c, "c1")
+		for _, id := range []string{"e0", "e1"} {
+			large := &fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", At: cluster.NoPosition,
+				Events: [][]byte{event(id, 5<<20)}}
+			cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "ada", large)
+			if _, err := c.Node(0).AppendEvents(t.Context(), cmd); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.have("c1", numbered("e", 2), 0, 1, 2)
+		empty := c.Follower()
+		k.emptied(empty, map[string]bool{fmt.Sprint("n", empty): true}) // it tries again in seconds
+		for _, at := range []int{c.Leader(), empty} {
+			c.SetFault(nil)
+			chain := c.Store(at).View().EventChain("ada", "c1")
+			got, err := c.Node(at).FindEvents(t.Context(), *chain, []string{"e1", "none", "e0"})
+			if err != nil || len(got) != 2 || len(got["e0"]) < 5<<20 || string(fsm.EventID(got["e1"])) != "e1" {
+				t.Errorf("n%d found %d, %v", at, len(got), err)
+			}
+		}
+	})
+}
+
 // TestNode_AppendEvents_OldFactsAreNotNews: what an event says that was missing in the middle does not
 // replace what the newest one said.
 func TestNode_AppendEvents_OldFactsAreNotNews(t *testing.T) {

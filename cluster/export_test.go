@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"context"
+
 	"github.com/hashicorp/raft"
 
+	"bivouac.dev/bivouac/cluster/eventstore"
 	"bivouac.dev/bivouac/cluster/peernet"
 	"bivouac.dev/bivouac/fsm"
 )
@@ -75,6 +78,20 @@ func StoredEvents(n *Node, userID, conversationID string) (ids []string, whole b
 		return nil
 	})
 	return ids, whole
+}
+
+// CompareEvents compares the chains of a node with its state, and fetches.
+func CompareEvents(ctx context.Context, n *Node) error {
+	n.events.filling.Lock()
+	defer n.events.filling.Unlock()
+	return (&filler{node: n, store: n.events.present()}).look(ctx)
+}
+
+// PutEvents stores events at a node as if they had been fetched.
+func PutEvents(n *Node, userID, conversationID string, at uint64, events [][]byte) error {
+	chain := n.store.View().EventChain(userID, conversationID)
+	return n.events.present().Put(
+		eventstore.Head{UserID: userID, ConversationID: conversationID, EventChain: *chain}, at, events)
 }
 
 // EventsOpen reports whether a node has opened its store of events.

@@ -47,11 +47,16 @@ func (n *Node) eventsMissing() int64 {
 	return n.events.missing.Load()
 }
 
-// eventsRequest asks a member for events of a chain from a position on, in their order or backwards.
+// eventsRequest asks a member for events of a chain: from a position on, in their order or backwards, or by
+// their ids if it has the chain up to a number. By ids an answer may lack some, and is empty only if the chain
+// has none of them.
 type eventsRequest struct {
 	Key  fsm.ChainKey `json:"key"`
 	From uint64       `json:"from"`
 	Back bool         `json:"back,omitempty"`
+	// IDs and Number ask by ids.
+	IDs    []string `json:"ids,omitempty"`
+	Number uint64   `json:"number,omitempty"`
 }
 
 // handleEvents answers callEvents: each event behind its length as a uvarint, without a gap.
@@ -65,12 +70,22 @@ func (n *Node) handleEvents(request []byte) ([]byte, error) {
 		return nil, errors.New("this node has no events")
 	}
 	var answer []byte
-	next := q.From
-	err := s.Events(q.Key, q.From, q.Back, func(at uint64, stored []byte) bool {
-		if at != next || len(answer) > 0 && len(answer)+len(stored) > fetchBytes {
+	add := func(stored []byte) bool {
+		if len(answer) > 0 && len(answer)+len(stored) > fetchBytes {
 			return false
 		}
 		answer = append(binary.AppendUvarint(answer, uint64(len(stored))), stored...)
+		return true
+	}
+	if len(q.IDs) > 0 {
+		err := n.findHere(fsm.EventChain{Key: q.Key, Number: q.Number}, q.IDs, add)
+		return answer, err
+	}
+	next := q.From
+	err := s.Events(q.Key, q.From, q.Back, func(at uint64, stored []byte) bool {
+		if at != next || !add(stored) {
+			return false
+		}
 		if next++; q.Back {
 			next = at - 1 // behind the first event nothing comes
 		}
@@ -164,6 +179,7 @@ func (f *filler) look(ctx context.Context) error {
 	f.restores, f.compared, f.retry = restores, now, now.Add(fillRetry)
 	lacking, err := f.compare(ctx)
 	if err != nil {
+		f.node.events.found(-1, f.restores)
 		return err
 	}
 	var errs []error
@@ -231,19 +247,19 @@ func (f *filler) compare(ctx context.Context) (lacking []eventstore.Head, err er
 // one.
 func (f *filler) whole(row eventstore.Head) (whole bool, missing int64, err error) {
 	head, err := f.store.Head(row.Key)
-	if err != nil || head != nil && head.EventChain == row.EventChain {
-		return err == nil, 0, err
+	if err == nil && head != nil && head.EventChain == row.EventChain {
+		return true, 0, nil
 	}
 	// The chain may have moved since the view was taken.
 	err = f.node.raftFSM.Together(func(v *fsm.View) error {
 		now := v.EventChain(row.UserID, row.ConversationID)
 		head, err := f.store.Head(row.Key)
 		switch {
-		case err != nil:
-			return err
+		case f.store.Failure() != nil:
+			return f.store.Failure()
 		case now == nil, now.Key != row.Key:
 			whole = true
-		case head == nil:
+		case err != nil, head == nil: // one that can't be read is fetched again
 			missing = int64(now.Bytes) //nolint:gosec // bounded by the limit
 		case head.EventChain == *now,
 			head.Number > now.Number && f.store.Applied() > v.Index(): // the log is being applied again
@@ -262,37 +278,66 @@ var errNoRoom = errors.New("its disk has no room for them (bivouac runbook disk)
 // errDiffers: events that were fetched do not make the chain of the state.
 var errDiffers = errors.New("the events that members answer with are not those of the state")
 
+// filling is one chain while it is fetched: at is how far it is here.
+type filling struct {
+	*filler
+	chain eventstore.Head
+	at    fsm.EventChain
+	// replace: what is here differs, or can't be read. It is dropped when a member has answered with the
+	// chain's first events.
+	replace bool
+}
+
+// again begins the chain again.
+func (p *filling) again() {
+	p.at, p.replace = fsm.EventChain{Key: p.chain.Key, Hash: p.chain.Key.Begin()}, true
+}
+
+// follow goes on over what is here. It ends a chain that is whole, or was deleted meanwhile. An error means
+// that what is here differs, or can't be read.
+func (p *filling) follow() (ended bool, err error) {
+	for {
+		row := p.node.store.View().EventChain(p.chain.UserID, p.chain.ConversationID)
+		if row == nil || row.Key != p.chain.Key {
+			return true, nil
+		}
+		if p.replace {
+			return false, nil
+		}
+		p.at, err = p.store.Follow(p.at, row.Number)
+		if err == nil && p.at.Number < row.Number {
+			return false, nil
+		}
+		if err == nil {
+			ended, err = p.settle()
+		}
+		if ended || err != nil {
+			return ended, err
+		}
+	}
+}
+
 // fill fetches what a chain lacks. What is here counts as far as the whole chain ends as the state says.
 func (f *filler) fill(ctx context.Context, chain eventstore.Head) error {
-	at := fsm.EventChain{Key: chain.Key, Hash: chain.Key.Begin()}
+	p := &filling{filler: f, chain: chain}
+	p.again()
 	head, err := f.store.Head(chain.Key)
-	if err != nil {
-		return err
-	}
+	p.replace = err != nil
 	if head != nil && head.Number <= chain.Number {
-		at = head.EventChain
+		p.at = head.EventChain
 	}
 	members, turn, failures, differing := f.members(), 0, 0, 0
-	var refused []error
+	refused := []error{err}
 	for {
-		row := f.node.store.View().EventChain(chain.UserID, chain.ConversationID)
-		if row == nil || row.Key != chain.Key {
-			return nil // it was deleted meanwhile
+		ended, err := p.follow()
+		if failure := f.store.Failure(); failure != nil || ended {
+			return failure
 		}
-		if at, err = f.store.Follow(at, row.Number); err != nil {
-			return err
-		}
-		if at.Number >= row.Number {
-			done, settled, err := f.settle(chain, at)
-			if err != nil || settled {
-				return err
-			}
-			if at = done; at.Number > 0 {
-				continue
-			}
+		if err != nil {
+			p.again()
 			turn++ // another member may have others
 			if differing++; differing > len(members) {
-				return errDiffers
+				return err
 			}
 		}
 		if failures >= len(members) {
@@ -302,7 +347,7 @@ func (f *filler) fill(ctx context.Context, chain eventstore.Head) error {
 			return errNoRoom
 		}
 		from := members[turn%len(members)]
-		got, err := f.node.fetchEvents(ctx, from, eventsRequest{Key: chain.Key, From: at.Number})
+		got, err := f.node.fetchEvents(ctx, from, eventsRequest{Key: chain.Key, From: p.at.Number})
 		if err != nil || len(got) == 0 {
 			if err != nil {
 				refused = append(refused, fmt.Errorf("asking %s: %w", peernet.NodeName(from.ID), err))
@@ -312,23 +357,31 @@ func (f *filler) fill(ctx context.Context, chain eventstore.Head) error {
 			continue
 		}
 		failures = 0
-		if err := f.take(ctx, chain, at.Number, got); err != nil {
+		if err := p.take(ctx, got); err != nil {
 			return err
 		}
 	}
 }
 
 // take stores fetched events, and waits so that the node keeps to its rate.
-func (f *filler) take(ctx context.Context, chain eventstore.Head, at uint64, got [][]byte) error {
+func (p *filling) take(ctx context.Context, got [][]byte) error {
 	size := 0
 	for _, stored := range got {
 		size += len(stored)
 	}
-	if err := f.store.Put(chain, at, got); err != nil {
+	if p.replace {
+		err := p.node.raftFSM.Together(func(*fsm.View) error { return p.store.Drop(p.chain.Key) })
+		if err != nil {
+			return err
+		}
+		p.replace = false
+	}
+	if err := p.store.Put(p.chain, p.at.Number, got); err != nil {
 		return err
 	}
-	f.node.events.missing.Add(-int64(size))
-	f.node.metrics.EventsFetched.Add(float64(size))
+	// It is 0 when the comparison says so, not before.
+	p.node.events.missing.Store(max(p.node.events.missing.Load()-int64(size), 1))
+	p.node.metrics.EventsFetched.Add(float64(size))
 	select {
 	case <-time.After(time.Duration(size) * time.Second / fetchRate):
 		return nil
@@ -337,32 +390,28 @@ func (f *filler) take(ctx context.Context, chain eventstore.Head, at uint64, got
 	}
 }
 
-// settle ends the fetching of a chain that was followed to its end. Without settled it goes on at the
-// point that is returned: behind new events, or at the beginning if the events differ.
-func (f *filler) settle(
-	chain eventstore.Head, at fsm.EventChain,
-) (next fsm.EventChain, settled bool, err error) {
-	next = at
-	err = f.node.raftFSM.Together(func(v *fsm.View) error {
-		row := v.EventChain(chain.UserID, chain.ConversationID)
-		if row == nil || row.Key != at.Key {
+// settle ends a chain that was followed to its end, or was deleted. It goes on behind new events, and errs
+// if the events differ.
+func (p *filling) settle() (settled bool, err error) {
+	err = p.node.raftFSM.Together(func(v *fsm.View) (err error) {
+		row := v.EventChain(p.chain.UserID, p.chain.ConversationID)
+		if row == nil || row.Key != p.at.Key {
 			settled = true
 			return nil
 		}
-		var err error
-		if next, err = f.store.Follow(at, row.Number); err != nil || next.Number < row.Number {
+		p.at, err = p.store.Follow(p.at, row.Number)
+		switch {
+		case err != nil, p.at.Number < row.Number:
 			return err
+		case p.at != *row:
+			return errDiffers
 		}
-		if next == *row {
-			settled = true
-			return f.store.Settle(eventstore.Head{
-				UserID: chain.UserID, ConversationID: chain.ConversationID, EventChain: *row,
-			})
-		}
-		next = fsm.EventChain{Key: at.Key, Hash: at.Key.Begin()}
-		return f.store.Drop(at.Key)
+		settled = true
+		return p.store.Settle(eventstore.Head{
+			UserID: p.chain.UserID, ConversationID: p.chain.ConversationID, EventChain: *row,
+		})
 	})
-	return next, settled, err
+	return settled, err
 }
 
 // members returns the other members, the leader first.
