@@ -61,15 +61,23 @@ func (n *Node) lostEvents(state *fsm.View, file chainsOf) (done RestoredEvents, 
 			done.Bytes += chain.Bytes
 			continue
 		}
-		here, err := n.hasChain(*c.Events)
-		if err != nil {
-			return done, nil, err
-		}
-		if here {
-			continue
-		}
 		if chain.Number >= c.Events.Number { // it is not what the state says
 			chain = fsm.EventChain{}
+		}
+		here, err := n.follow(chain, *c.Events)
+		if err == nil && here != *c.Events && chain.Number > 0 {
+			var alone fsm.EventChain
+			if alone, err = n.follow(fsm.EventChain{}, *c.Events); alone == *c.Events {
+				here = alone
+			}
+		}
+		switch {
+		case err != nil:
+			return done, nil, err
+		case here == *c.Events:
+			continue
+		case here.Number < c.Events.Number: // at its end with another hash nobody knows where it begins to differ
+			chain = here
 		}
 		left[c.Events.Key] = chain
 		done.Bytes += chain.Bytes
@@ -80,17 +88,20 @@ func (n *Node) lostEvents(state *fsm.View, file chainsOf) (done RestoredEvents, 
 	return done, left, nil
 }
 
-// hasChain reports whether this node's disk has a chain as it is.
-func (n *Node) hasChain(chain fsm.EventChain) (bool, error) {
+// follow continues a chain over what this node's disk has, as far as a state's chain goes. from without
+// events is its beginning.
+func (n *Node) follow(from, state fsm.EventChain) (fsm.EventChain, error) {
 	if n.events.open == nil {
-		return false, nil
+		return from, nil
 	}
 	s, err := n.events.get()
 	if err != nil {
-		return false, err
+		return from, err
 	}
-	at, err := s.Follow(fsm.EventChain{Key: chain.Key, Hash: chain.Key.Begin()}, chain.Number)
-	return at == chain, err
+	if from.Number == 0 {
+		from = fsm.EventChain{Key: state.Key, Hash: state.Key.Begin()}
+	}
+	return s.Follow(from, state.Number)
 }
 
 // restoreEvents stores the events of a file whose state was restored.

@@ -2,8 +2,10 @@ package cluster_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -127,4 +129,45 @@ func TestReal_Restore_OfAnOlderFile(t *testing.T) {
 	r.holds("c1", 0, 0, 1)
 	r.addEvent("e5")
 	r.holds("c1", 1, 0, 1)
+}
+
+// TestReal_Restore_WhatTheDiskHasIsKept: of a file without events, and a disk that lacks the last ones, the
+// disk's are left.
+func TestReal_Restore_WhatTheDiskHasIsKept(t *testing.T) {
+	t.Parallel()
+	r := newReal(t, 1)
+	r.nodes[0].cfg.BootstrapExpect = 1
+	r.start(0)
+	r.ready(0)
+	r.converse("c1")
+	for i := range 3 {
+		r.addEvent(fmt.Sprint("e", i))
+	}
+	if err := r.nodes[0].node.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.kill(0)
+	events := filepath.Join(r.nodes[0].cfg.DataDir, "events")
+	old := filepath.Join(r.dir, "old")
+	if err := os.CopyFS(old, os.DirFS(events)); err != nil {
+		t.Fatal(err)
+	}
+	r.start(0)
+	r.ready(0)
+	r.addEvent("e3")
+	r.addEvent("e4")
+	file := r.file(0, true, func() {})
+	if err := r.nodes[0].node.Snapshot(t.Context()); err != nil { // the log has them no more
+		t.Fatal(err)
+	}
+	r.kill(0)
+	if err := errors.Join(os.RemoveAll(events), os.CopyFS(events, os.DirFS(old))); err != nil {
+		t.Fatal(err)
+	}
+	r.start(0)
+	done, err := r.ready(0).Restore(t.Context(), file, cluster.RestoreOptions{Force: true})
+	if err != nil || len(done.Lost) != 1 || done.Lost[0].Number != 5 || done.Lost[0].Left != 3 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	r.holds("c1", 3, 0)
 }
