@@ -51,3 +51,11 @@ func (t *transaction) applySandboxRotateKey(b *SandboxRotateKeyBody) (Result, *E
 	t.keys = t.index // proxies close the streams of the old key
 	return Result{Sandbox: &s}, nil
 }
+
+// AgentKey names the key that the sandbox's agent server accepts: while another one replaces it, the former.
+func (s *Sandbox) AgentKey() SecretRef {
+	if !s.FormerKeyRef.IsZero() {
+		return s.FormerKeyRef
+	}
+	return s.KeyRef
+}

@@ -85,6 +85,13 @@ func TestEvents_AreFetchedBeforeAStop(t *testing.T) {
 		w.delete("a")
 		w.until("a is gone", 5*time.Second, func() bool { return w.cluster.Sandbox("a") == nil })
 		want("a deletion while paused")
+		// Pausing its conversations fails as where a server is slow, and the fetch is tried all the same.
+		w.create("slow")
+		w.reach("slow", fsm.SandboxRunning, 5*time.Second)
+		w.nomad.Answer("slow", false)
+		w.pause("slow")
+		w.reach("slow", fsm.SandboxPaused, 5*time.Second)
+		want("a pause of one that did not answer", "slow paused")
 		f.mu.Lock()
 		f.hangs = true
 		f.mu.Unlock()

@@ -93,7 +93,7 @@ func (l *loop) fetchEvents(ctx context.Context, sb *fsm.Sandbox, url string, wit
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	keys, err := l.s.secrets.Read(ctx, presentKey(sb))
+	keys, err := l.s.secrets.Read(ctx, sb.AgentKey())
 	if err == nil {
 		err = l.s.cfg.Events.Fetch(ctx, sb, url, keys[fsm.MemberKey])
 	}
@@ -101,14 +101,6 @@ func (l *loop) fetchEvents(ctx context.Context, sb *fsm.Sandbox, url string, wit
 		l.log.Warn("events that only the sandbox has could not be fetched before it stops", "sandbox", sb.ID,
 			"error", err)
 	}
-}
-
-// presentKey is the key that the agent server has: while it is replaced, the former one.
-func presentKey(sb *fsm.Sandbox) fsm.SecretRef {
-	if !sb.FormerKeyRef.IsZero() {
-		return sb.FormerKeyRef
-	}
-	return sb.KeyRef
 }
 
 // pauseConversations pauses the sandbox's conversations, and fetches their events. It also writes the
@@ -121,7 +113,7 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 	defer cancel()
 	outcome := "ok"
 	defer func() { s.metrics.pauses.WithLabelValues(outcome).Inc() }()
-	keys, err := s.secrets.Read(ctx, presentKey(sb))
+	keys, err := s.secrets.Read(ctx, sb.AgentKey())
 	if err != nil {
 		outcome = "failed"
 		log.Warn("pausing conversations failed, the sandbox stops without it", "error", err)
@@ -141,7 +133,9 @@ func (l *loop) pauseConversations(ctx context.Context, sb *fsm.Sandbox, url, wor
 	case did.Conversations > 0:
 		log.Info("conversations paused before the sandbox stops", "count", did.Conversations, "duration", time.Since(begin))
 	}
-	if !errors.Is(err, agent.ErrUnreachable) {
-		l.fetchEvents(ctx, sb, url, s.cfg.PauseGrace)
+	within := s.cfg.PauseGrace
+	if errors.Is(err, agent.ErrUnreachable) {
+		within = s.cfg.ProbeTimeout // it may be slow alone, but a server that is gone delays no stop
 	}
+	l.fetchEvents(ctx, sb, url, within)
 }

@@ -3,6 +3,8 @@ package nomad
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"maps"
 	"path"
 	"strconv"
@@ -12,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
+	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // The variables of the agent server that a spec can't set (PROTOCOL.md, "Environment").
@@ -26,9 +29,6 @@ const (
 // envAPIURLs is the variable that has the nodes' URLs as the sandbox reaches them.
 const envAPIURLs = "BIVOUAC_API_URLS"
 
-// upstreamImage is the last part of the name of upstream's image of its agent server.
-const upstreamImage = "agent-server"
-
 // environment returns the variables of PROTOCOL.md, "Environment". The spec may choose where
 // conversations and shell events are kept, but neither ports nor keys.
 func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replacer) map[string]string {
@@ -40,7 +40,7 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 		// Else it is the home of the Nomad client's user, which the sandboxes of all users would share.
 		env["HOME"] = dir
 	}
-	maps.Copy(env, webhooks(cfg, job.Template))
+	maps.Copy(env, webhooks(cfg, job))
 	for name, value := range job.Template.Env {
 		env[name] = text.Replace(value)
 	}
@@ -55,17 +55,19 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 	return env
 }
 
-// webhooks tell upstream's agent server where to send each event at once; it adds its key itself. The
-// built-in server knows the nodes by envAPIURLs. A spec may say otherwise.
-func webhooks(cfg Config, t fsm.Template) map[string]string {
-	name, _, _ := strings.Cut(path.Base(t.Image), ":")
-	name, _, _ = strings.Cut(name, "@")
+// webhooks tell upstream's agent server where to send each event at once; it adds its key itself. It knows
+// one URL alone, so sandboxes are spread over the nodes. The built-in server knows all by envAPIURLs. A spec
+// may say otherwise. Below fsm.VersionEvents it is set, too: a sandbox may run longer than that.
+func webhooks(cfg Config, job scheduler.Job) map[string]string {
 	var urls []string
-	if name != upstreamImage || json.Unmarshal([]byte(cfg.Env[envAPIURLs]), &urls) != nil || len(urls) == 0 {
+	if !agent.IsUpstream(job.Template.Image) || json.Unmarshal([]byte(cfg.Env[envAPIURLs]), &urls) != nil ||
+		len(urls) == 0 {
 		return nil
 	}
+	hash := fnv.New32a()
+	_, _ = io.WriteString(hash, job.SandboxID)
 	return map[string]string{
-		"OH_WEBHOOKS_0_BASE_URL":          strings.TrimRight(urls[0], "/") + "/api/v1/webhooks",
+		"OH_WEBHOOKS_0_BASE_URL":          strings.TrimRight(urls[hash.Sum32()%uint32(len(urls))], "/") + "/api/v1/webhooks",
 		"OH_WEBHOOKS_0_EVENT_BUFFER_SIZE": "1",
 	}
 }

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"fmt"
 	"testing"
 
 	"bivouac.dev/bivouac/fsm"
@@ -24,11 +25,31 @@ func TestEnvironment_Webhooks(t *testing.T) {
 		{"agent-server", nil, nil, ""},
 		{"bivouac/sandbox-agent:1", urls, nil, ""},
 	} {
-		job := scheduler.Job{Template: fsm.Template{Driver: fsm.DriverDocker, Image: c.image, Env: c.spec}}
+		job := scheduler.Job{SandboxID: "a", Template: fsm.Template{Driver: fsm.DriverDocker, Image: c.image, Env: c.spec}}
 		env := environment(Config{Env: c.env}, job, "/w", replacer(job.Template, "/w"))
 		size := map[bool]string{true: "1"}[c.want != ""]
 		if env[name] != c.want || env["OH_WEBHOOKS_0_EVENT_BUFFER_SIZE"] != size {
 			t.Errorf("%s: %q, %q", c.image, env[name], env["OH_WEBHOOKS_0_EVENT_BUFFER_SIZE"])
+		}
+	}
+}
+
+// TestEnvironment_WebhooksAreSpread: each sandbox has one node, always the same, and not all the same one.
+func TestEnvironment_WebhooksAreSpread(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Env: map[string]string{envAPIURLs: `["https://n1.example.org","https://n2.example.org"]`}}
+	count := map[string]int{}
+	for i := range 100 {
+		job := scheduler.Job{SandboxID: fmt.Sprint("sandbox-", i), Template: fsm.Template{Image: "agent-server"}}
+		to := webhooks(cfg, job)["OH_WEBHOOKS_0_BASE_URL"]
+		if again := webhooks(cfg, job)["OH_WEBHOOKS_0_BASE_URL"]; again != to {
+			t.Errorf("%s: %s, then %s", job.SandboxID, to, again)
+		}
+		count[to]++
+	}
+	for _, node := range []string{"n1", "n2"} {
+		if n := count["https://"+node+".example.org/api/v1/webhooks"]; n < 30 {
+			t.Errorf("%d of 100 sandboxes send to %s", n, node)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,7 +17,7 @@ import (
 	"bivouac.dev/bivouac/httpapi/decode"
 	"bivouac.dev/bivouac/httpapi/eventin"
 	"bivouac.dev/bivouac/httpapi/eventseal"
-	"bivouac.dev/bivouac/scheduler/access"
+	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // maxPages bounds the pages of one conversation: a hostile server has no end.
@@ -104,8 +103,8 @@ func (f *Fetcher) Fetch(ctx context.Context, sb *fsm.Sandbox, url, key string) e
 		if err != nil {
 			failed = append(failed, fmt.Errorf("conversation %s: %w", row.ID, err))
 		}
-		if ctx.Err() != nil {
-			break
+		if ctx.Err() != nil || errors.Is(err, agent.ErrUnreachable) {
+			break // the others are at the same server
 		}
 	}
 	return errors.Join(failed...)
@@ -264,123 +263,4 @@ func (s *source) sealing(ctx context.Context) (eventseal.Key, error) {
 		ref = res.User.EventKey // another may have been faster
 	}
 	return eventseal.Of(ctx, s.secrets, ref)
-}
-
-const (
-	// lookPause is the pause between two looks at which sandboxes run. askPause is that between two
-	// fetches of one, failPause that after a failed one.
-	lookPause = 5 * time.Second
-	askPause  = 10 * time.Minute
-	failPause = time.Minute
-	// fetchTime bounds the fetch of one sandbox, atOnce how many there are.
-	fetchTime = 5 * time.Minute
-	atOnce    = 8
-)
-
-// asked is what is known of a sandbox: in which allocation it was asked, and when it is next.
-type asked struct {
-	alloc string
-	due   time.Time
-	under bool
-}
-
-// Run fetches the events of every sandbox that runs: after its start, when a term begins, and then every
-// ten minutes. It ends with ctx.
-func (f *Fetcher) Run(ctx context.Context) error {
-	known := map[string]*asked{}
-	ended := make(chan result)
-	under := 0
-	defer func() {
-		for ; under > 0; under-- {
-			<-ended
-		}
-	}()
-	ticker := time.NewTicker(lookPause)
-	defer ticker.Stop()
-	for {
-		for _, sb := range f.due(known, atOnce-under) {
-			known[sb.ID].under = true
-			under++
-			go func() {
-				err := f.fetchOf(ctx, sb, access.AgentURL(sb.Status.Placement))
-				ended <- result{sb.ID, sb.Status.Placement.AllocID, err}
-			}()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case r := <-ended:
-			under--
-			f.note(ctx, known, r)
-		case <-ticker.C:
-		}
-	}
-}
-
-// result is the end of one sandbox's fetch.
-type result struct {
-	sandbox, alloc string
-	err            error
-}
-
-// note says when a sandbox is asked next.
-func (f *Fetcher) note(ctx context.Context, known map[string]*asked, r result) {
-	a := known[r.sandbox]
-	if a == nil || a.alloc != r.alloc {
-		return
-	}
-	a.under, a.due = false, time.Now().Add(askPause)
-	if r.err != nil && ctx.Err() == nil {
-		a.due = time.Now().Add(failPause)
-		f.log.Warn("events can't be fetched from their agent server; it is tried again", "sandbox", r.sandbox,
-			"error", r.err)
-	}
-}
-
-// due returns at most so many sandboxes that are to be asked now, and forgets those that run no longer.
-func (f *Fetcher) due(known map[string]*asked, most int) (list []*fsm.Sandbox) {
-	v, now := f.store.View(), time.Now()
-	if !v.Active(fsm.VersionEvents) {
-		return nil
-	}
-	running := map[string]bool{}
-	for sb := range v.AllSandboxes() {
-		if sb.Desired != fsm.DesiredRunning || sb.Status.State != fsm.SandboxRunning || sb.Status.Placement == nil ||
-			sb.KeyRef.IsZero() || sb.Template.Readiness == fsm.ReadinessAllocation {
-			continue
-		}
-		running[sb.ID] = true
-		a := known[sb.ID]
-		if a == nil || a.alloc != sb.Status.Placement.AllocID {
-			a = &asked{alloc: sb.Status.Placement.AllocID}
-			known[sb.ID] = a
-		}
-		if !a.under && !a.due.After(now) && len(list) < most {
-			list = append(list, sb)
-		}
-	}
-	maps.DeleteFunc(known, func(id string, _ *asked) bool { return !running[id] })
-	return list
-}
-
-// fetchOf fetches with the sandbox's present key.
-func (f *Fetcher) fetchOf(ctx context.Context, sb *fsm.Sandbox, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, fetchTime)
-	defer cancel()
-	if url == "" || !f.talks(sb) {
-		return nil
-	}
-	entry, err := f.secrets.Read(ctx, sb.KeyRef)
-	if err != nil {
-		return err
-	}
-	return f.Fetch(ctx, sb, url, entry[fsm.MemberKey])
-}
-
-// talks reports whether a sandbox has conversations.
-func (f *Fetcher) talks(sb *fsm.Sandbox) bool {
-	for range f.store.View().SandboxConversations(sb.ID) {
-		return true
-	}
-	return false
 }
