@@ -89,7 +89,8 @@ func (s *Server) accessLog(next http.Handler) http.Handler {
 		h.Set(response.HeaderRequestID, ex.ID)
 		response.SetFixed(h)
 		// net/http hides a Content-Length next to chunks, but a proxy in front may have used it.
-		// Closing the connection prevents request smuggling. One that is trusted refuses such a request.
+		// Closing the connection prevents request smuggling. A trusted one has to refuse or normalise
+		// such a request, as HAProxy does.
 		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 && !s.fromTrusted(r) || s.draining.Load() {
 			h.Set("Connection", "close") // HTTP/2: GOAWAY
 		}

@@ -3,7 +3,9 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -58,7 +60,8 @@ func (s *Server) handleSandboxPause(c *call) (response.Response, error) {
 	return c.commandSandbox(body)
 }
 
-// interruptRuns interrupts what runs in a sandbox. A conversation that has ended meanwhile is no error.
+// interruptRuns interrupts what runs in a sandbox. Goals are stopped before it: between two runs a goal
+// waits for its judge, and would begin another.
 func (s *Server) interruptRuns(ctx context.Context, sb *fsm.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
@@ -66,32 +69,45 @@ func (s *Server) interruptRuns(ctx context.Context, sb *fsm.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	at, key := agentURL(sb.Status.Placement), entry[fsm.MemberKey]
+	tell := func(which, what string, statuses ...string) error {
+		return s.tellConversations(ctx, sb, entry[fsm.MemberKey], which, what, statuses)
+	}
+	return errors.Join(
+		tell("sort_order=UPDATED_AT_DESC", "goal/stop", "running", "finished", "stuck"),
+		tell("status=running", "interrupt", "running"))
+}
+
+// tellConversations posts to those of a sandbox's conversations that a search finds and that have one of
+// the statuses. One that has ended meanwhile is no error.
+func (s *Server) tellConversations(
+	ctx context.Context, sb *fsm.Sandbox, key, which, what string, statuses []string,
+) error {
+	at := agentURL(sb.Status.Placement)
 	answer, err := s.agents.Call(ctx, at, key, AgentRequest{
-		Method: http.MethodGet, Path: "/api/conversations/search?status=running&limit=100",
+		Method: http.MethodGet, Path: "/api/conversations/search?limit=100&" + which,
 	})
 	if err != nil {
 		return err
 	}
-	var running struct {
+	var found struct {
 		Items []struct {
 			ID     string `json:"id"`
 			Status string `json:"execution_status"`
 		} `json:"items"`
 	}
-	if json.Unmarshal(answer, &running) != nil {
+	if json.Unmarshal(answer, &found) != nil {
 		return errBadAgentAnswer
 	}
 	var calls errgroup.Group
 	calls.SetLimit(8)
-	for _, one := range running.Items[:min(len(running.Items), interruptedRuns)] {
+	for _, one := range found.Items[:min(len(found.Items), interruptedRuns)] {
 		id, is := decode.ParseUUID(one.ID)
-		if !is || one.Status != "running" {
+		if !is || !slices.Contains(statuses, one.Status) {
 			continue
 		}
 		calls.Go(func() error {
 			_, err := s.agents.Call(ctx, at, key, AgentRequest{
-				Method: http.MethodPost, Path: "/api/conversations/" + decode.Dashed(id) + "/interrupt", Body: []byte("{}"),
+				Method: http.MethodPost, Path: "/api/conversations/" + decode.Dashed(id) + "/" + what, Body: []byte("{}"),
 			})
 			return err
 		})

@@ -147,7 +147,8 @@ vault {
 # }
 
 limits {
-  # What the load balancer says of the client's address is believed.
+  # What the load balancer says of the client's address is believed. It has to refuse or normalise a
+  # request with both Content-Length and Transfer-Encoding, as HAProxy does.
   trusted_proxies = ["10.0.0.10/32"]
 
   # Requests of one client address, those to sandboxes included. 0 is no limit.
