@@ -212,7 +212,8 @@ func TestSearch_BoundsTheRules(t *testing.T) {
 func TestIgnores_Tries(t *testing.T) {
 	t.Parallel()
 	dir := searched(t, "a.log", "b.log")
-	if err := os.WriteFile(filepath.Join(dir, ".gitignore"), []byte("*.log\n"+strings.Repeat("x\n", 99)), 0o600); err != nil {
+	rules := []byte("*.log\n" + strings.Repeat("x\n", 99))
+	if err := os.WriteFile(filepath.Join(dir, ".gitignore"), rules, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	g := ignoresFor(t.Context(), dir)
