@@ -270,3 +270,10 @@ func validPortName(s string) bool {
 	}
 	return strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == ""
 }
+
+// IsUpstream reports whether the template's image is named as upstream's of its agent server.
+func (t Template) IsUpstream() bool {
+	name, _, _ := strings.Cut(path.Base(t.Image), ":")
+	name, _, _ = strings.Cut(name, "@")
+	return name == "agent-server"
+}

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"path"
 	"strconv"
-	"strings"
 )
 
 const (
@@ -19,13 +17,6 @@ const (
 	pageBytes  = 8 << 20
 	oneEvent   = 16 << 20
 )
-
-// IsUpstream reports whether an image is named as upstream's of its agent server.
-func IsUpstream(image string) bool {
-	name, _, _ := strings.Cut(path.Base(image), ":")
-	name, _, _ = strings.Cut(name, "@")
-	return name == "agent-server"
-}
 
 // Events returns a page of a conversation's events from a token on, "" for the first one, and the token of
 // the next page, "" at the end. A server takes an event's id for a token, and an unknown one for "".

@@ -14,7 +14,6 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 // The variables of the agent server that a spec can't set (PROTOCOL.md, "Environment").
@@ -60,7 +59,7 @@ func environment(cfg Config, job scheduler.Job, dir string, text *strings.Replac
 // may say otherwise. Below fsm.VersionEvents it is set, too: a sandbox may run longer than that.
 func webhooks(cfg Config, job scheduler.Job) map[string]string {
 	var urls []string
-	if !agent.IsUpstream(job.Template.Image) || json.Unmarshal([]byte(cfg.Env[envAPIURLs]), &urls) != nil ||
+	if !job.Template.IsUpstream() || json.Unmarshal([]byte(cfg.Env[envAPIURLs]), &urls) != nil ||
 		len(urls) == 0 {
 		return nil
 	}

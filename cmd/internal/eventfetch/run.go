@@ -8,7 +8,6 @@ import (
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/access"
-	"bivouac.dev/bivouac/scheduler/agent"
 )
 
 const (
@@ -84,7 +83,7 @@ func (f *Fetcher) note(ctx context.Context, known map[string]*asked, r result) {
 	a.under = false
 	if r.err == nil || ctx.Err() != nil {
 		a.fails, a.due = 0, time.Now().Add(askPause)
-		if agent.IsUpstream(r.sandbox.Template.Image) {
+		if r.sandbox.Template.IsUpstream() {
 			a.due = time.Now().Add(webhookPause)
 		}
 		return
