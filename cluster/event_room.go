@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"bivouac.dev/bivouac/cluster/peernet"
+	"bivouac.dev/bivouac/cluster/raftstore"
 	"bivouac.dev/bivouac/fsm"
 )
 
@@ -17,6 +18,9 @@ import (
 // pauses and deletions need the log, and a node whose log finds no room stops. Events are refused before
 // that, as backups are (raftstore.SpareFile), with room for what the store rewrites.
 const EventsRoom = 384 << 20
+
+// A snapshot or a backup ends before events are refused. This does not compile if it does not.
+const _ = uint(raftstore.SpareBytes - EventsRoom - 1)
 
 // roomInterval is how often a node looks at its room, roomRetry when senders of refused events are to
 // come again.

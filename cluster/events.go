@@ -300,6 +300,8 @@ func (n *Node) appendHere(
 		return AppendedEvents{}, n.proposeError(ctx, false)
 	}
 	defer release()
+	tried := uint64(NoPosition)
+	var conflict *fsm.Error
 	for {
 		if n.terms.get() == nil {
 			return AppendedEvents{}, &fsm.Error{Code: fsm.CodeNoLeader, RetryAfter: retryAfter,
@@ -315,6 +317,8 @@ func (n *Node) appendHere(
 		case body.At != NoPosition && body.At+first > at:
 			done.Gap = true
 			return done, nil
+		case at == tried: // it is another conflict: looking again changes nothing
+			return AppendedEvents{}, conflict
 		}
 		if refused := n.roomForEvents(); refused != nil {
 			n.metrics.EventsRefused.Inc()
@@ -334,6 +338,7 @@ func (n *Node) appendHere(
 		case refused.Code != fsm.CodeConflict || ctx.Err() != nil:
 			return AppendedEvents{}, refused
 		}
+		tried, conflict = at, refused
 		// The chain has moved. What was applied there is in this node's store, too.
 	}
 }

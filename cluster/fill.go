@@ -130,8 +130,11 @@ func (n *Node) fillEvents(ctx context.Context) {
 		if !n.caughtUp.Load() {
 			return // the log is being applied again
 		}
-		if n.events.present() == nil && !n.anyEvents() {
-			n.events.found(0, n.raftFSM.Restores())
+		// What the log does to events opens the store. A chain that comes otherwise comes with a snapshot.
+		restores := n.raftFSM.Restores()
+		if n.events.present() == nil && (f.none && f.restores == restores || !n.anyEvents()) {
+			f.none, f.restores = true, restores
+			n.events.found(0, restores)
 			return
 		}
 		s, err := n.events.get()
@@ -166,6 +169,8 @@ type filler struct {
 	restores uint64
 	compared time.Time
 	retry    time.Time
+	// none: the state had no chain after so many restores, and no log entry has begun one since.
+	none bool
 }
 
 // look compares the chains if something may have changed beside the log, and fetches what is missing.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -204,7 +205,11 @@ func (s *Store) compact(ctx context.Context, from, to []byte) error {
 	}
 }
 
-// Purge gives back the room of the chains that were dropped before: their bytes leave the disk.
+// manyDropped is from how many dropped chains on one compaction takes all of them.
+const manyDropped = 256
+
+// Purge gives back the room of the chains that were dropped before: their bytes leave the disk. While there
+// are pins, which may keep them, it leaves all for the next time.
 func (s *Store) Purge(ctx context.Context) error {
 	var dropped []fsm.ChainKey
 	err := s.read("reading events", func() error {
@@ -216,19 +221,36 @@ func (s *Store) Purge(ctx context.Context) error {
 			return true, nil
 		})
 	})
-	for _, key := range dropped {
+	if err != nil || s.pinned() {
+		return err
+	}
+	size := 1
+	if len(dropped) >= manyDropped {
+		size = len(dropped)
+	}
+	for some := range slices.Chunk(dropped, size) {
 		for _, prefix := range perEvent() {
-			from := chainKey(prefix, key)
-			if err == nil && ctx.Err() == nil {
-				err = s.compact(ctx, from, behind(from))
+			err := s.compact(ctx, chainKey(prefix, some[0]), behind(chainKey(prefix, some[len(some)-1])))
+			if err = errors.Join(err, ctx.Err()); err != nil {
+				return err
 			}
 		}
-		if err = errors.Join(err, ctx.Err()); err != nil {
+		err := s.change("writing events", func(b *pebble.Batch) (err error) {
+			for _, key := range some {
+				err = errors.Join(err, b.Delete(chainKey(prefixDropped, key), nil))
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
-		err = s.change("writing events", func(b *pebble.Batch) error {
-			return b.Delete(chainKey(prefixDropped, key), nil)
-		})
 	}
-	return err
+	return nil
+}
+
+// pinned reports whether a view is in use. One of before a chain was dropped keeps its bytes.
+func (s *Store) pinned() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pins) > 0
 }

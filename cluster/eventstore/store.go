@@ -171,8 +171,9 @@ func (s *Store) fail(what string, err error) error {
 
 // named makes an error name the directory and the way out.
 func (s *Store) named(what string, err error) error {
-	return fmt.Errorf("%s in %s: %w; if the disk is all right, move that directory away and start the node again: "+
-		"it fetches the events from the other members", what, s.dir, err)
+	return fmt.Errorf("%s in %s: %w; if the disk is all right and another member has all events, move that "+
+		"directory away and start the node again: it fetches them (a cluster of one would lose all: restore a backup)",
+		what, s.dir, err)
 }
 
 // background takes the errors of flushes and compactions. They would be tried again for ever.

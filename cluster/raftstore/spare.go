@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// spareBytes is the space that a SpareFile leaves free for the log and Raft's snapshots. A node
-	// whose log finds no space stops.
-	spareBytes = 256 << 20
+	// SpareBytes is the space that a SpareFile leaves free for the log, Raft's snapshots and events. A node
+	// whose log finds no space stops, and events are refused before that.
+	SpareBytes = 512 << 20
 	// spareStep is how much is written between two checks of the free space.
 	spareStep = 4 << 20
 )
@@ -52,10 +52,10 @@ func (s *SpareFile) Write(b []byte) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("looking for room in %s: %w", dir, err)
 		}
-		if free < spareBytes+uint64(len(b)) {
+		if free < SpareBytes+uint64(len(b)) {
 			return 0, fmt.Errorf(
 				"%w: the file system of %s has %d MiB left, and %d stay free for the log: make room", ErrNoRoom,
-				dir, free>>20, spareBytes>>20,
+				dir, free>>20, SpareBytes>>20,
 			)
 		}
 		s.unchecked = len(b) + spareStep

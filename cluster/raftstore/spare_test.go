@@ -42,7 +42,7 @@ func TestSpareFile_LeavesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	left := uint64(spareBytes + 3*spareStep)
+	left := uint64(SpareBytes + 3*spareStep)
 	f.free = func(string) (uint64, error) { return left, nil }
 	chunk := make([]byte, 64<<10)
 	for left > 0 {
@@ -53,8 +53,8 @@ func TestSpareFile_LeavesRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if left < spareBytes-spareStep || left > spareBytes+spareStep {
-		t.Errorf("it stopped with %d MiB left, want about %d", left>>20, spareBytes>>20)
+	if left < SpareBytes-spareStep || left > SpareBytes+spareStep {
+		t.Errorf("it stopped with %d MiB left, want about %d", left>>20, SpareBytes>>20)
 	}
 	if _, err := f.Write(chunk); !errors.Is(err, ErrNoRoom) {
 		t.Errorf("and went on: %v", err)
