@@ -64,15 +64,23 @@ func (l LLM) SettingsOf(model string) (best ModelSettings) {
 	return best
 }
 
-// ServerAt returns what the operator says of the server at a "host:port", nil for nothing.
-func (l LLM) ServerAt(host, port string) *ModelServer {
+// ServerAt returns what the operator says of the server at a "host:port", nil for nothing. One with
+// its port counts before one for every port.
+func (l LLM) ServerAt(host, port string) (found *ModelServer) {
+	at := host + ":" + port
+	if strings.Contains(host, ":") {
+		at = "[" + host + "]:" + port
+	}
 	for i := range l.Servers {
 		s := &l.Servers[i]
-		if strings.EqualFold(s.Host, host) || strings.EqualFold(s.Host, host+":"+port) {
+		switch {
+		case strings.EqualFold(s.Host, at):
 			return s
+		case strings.EqualFold(strings.TrimSuffix(strings.Trim(s.Host, "[]"), "."), host):
+			found = s
 		}
 	}
-	return nil
+	return found
 }
 
 // isHeaderName reports whether a text is a name of a header that an operator may add.

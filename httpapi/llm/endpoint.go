@@ -3,8 +3,11 @@ package llm
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"bivouac.dev/bivouac/fsm"
 	"bivouac.dev/bivouac/scheduler/agent/preset"
@@ -31,6 +34,9 @@ type target struct {
 	azure   bool
 }
 
+// vendor returns whose host it is.
+func (t target) vendor() (preset.Vendor, bool) { return preset.VendorAt(t.Hostname()) }
+
 // targetOf returns the base URL for an operation: the endpoint's own, else that of its model's
 // vendor. A key goes to no vendor but its own.
 func targetOf(o operation, e fsm.ModelEndpoint) (t target, err error) {
@@ -56,15 +62,49 @@ func targetOf(o operation, e fsm.ModelEndpoint) (t target, err error) {
 		at.Base = strings.TrimSuffix(at.Base, "/v1")
 	}
 	u, err := url.Parse(at.Base)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+	if err != nil || !canonical(u) || u.Scheme != "https" && u.Scheme != "http" {
 		return t, errBaseURL()
 	}
 	return target{URL: u, version: at.Version, azure: at.Azure}, nil
 }
 
+// canonical gives a URL's host and port their one spelling, by which what the operator and the
+// vendors' list say of them is found. It returns false if they have none: a name that is not in ASCII
+// is another one by the time it is resolved.
+func canonical(u *url.URL) bool {
+	host, port := strings.ToLower(strings.TrimRight(u.Hostname(), ".")), u.Port()
+	if host == "" || strings.ContainsFunc(host, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return false
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		host = addr.Unmap().String()
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return false
+		}
+		if port = strconv.FormatUint(n, 10); port != defaultPort(u.Scheme) {
+			host += ":" + port
+		}
+	}
+	u.Host = host
+	return true
+}
+
+func defaultPort(scheme string) string {
+	if scheme == "http" {
+		return "80"
+	}
+	return "443"
+}
+
 func errBaseURL() *refusal {
 	return refuse(http.StatusBadRequest, reasonEndpoint, "llm_base_url must be an http or https URL "+
-		"without user, query (but api-version) and fragment")
+		"without user, query (but api-version) and fragment, its host in ASCII")
 }
 
 // hasOther reports whether a query has another member than api-version.

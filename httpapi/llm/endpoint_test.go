@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -68,13 +69,72 @@ func TestPriceOf_TheOperatorsElseTheVendors(t *testing.T) {
 		{fsm.LLM{}, "openai/gpt-5", "https://proxy.example/v1", "gpt-5", -1},
 		{fsm.LLM{}, "openai/gpt-5", "", "invented", -1},
 		{fsm.LLM{}, "hosted_vllm/gpt-5", "http://127.0.0.1:8000/v1", "gpt-5", -1},
+		{fsm.LLM{}, "hosted_vllm/gpt-5", "https://api.openai.com/v1", "gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://api.openai.com:443/v1", "gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://api.openai.com:00443/v1", "gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://api.openai.com./v1", "gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://API.OpenAI.com/v1", "gpt-5", 1.25},
+		{fsm.LLM{}, "openai/gpt-5", "https://api.openai.com/v1/../v1", "gpt-5", 1.25},
 		{own, "openai/gpt-5", "", "gpt-5", 7},
 		{own, "openai/gpt-5", "https://proxy.example/v1", "gpt-5", 7},
 	} {
 		o := operation{wire: wireOpenAI}
-		p := o.priceOf(c.policy, fsm.ModelEndpoint{Model: c.model, BaseURL: c.base}, c.name)
+		to, err := targetOf(o, fsm.ModelEndpoint{Model: c.model, BaseURL: c.base})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := to.priceOf(c.policy, c.name)
 		if got := p; got == nil && c.input != -1 || got != nil && got.Input != c.input {
 			t.Errorf("%s at %q: %+v, want %g", c.name, c.base, p, c.input)
+		}
+	}
+}
+
+// TestServerAt_EverySpelling of a host and a port means the same server, and the one with its port
+// counts before the one for every port.
+func TestServerAt_EverySpelling(t *testing.T) {
+	t.Parallel()
+	policy := fsm.LLM{Servers: []fsm.ModelServer{
+		{Host: "llm.example.org", Slots: 1}, {Host: "LLM.example.org:8443", Slots: 2}, {Host: "10.1.2.3:80", Slots: 3},
+		{Host: "[fd00::1]:8443", Slots: 4}, {Host: "fd00::1", Slots: 5},
+	}}
+	for base, slots := range map[string]int64{
+		"https://llm.example.org/v1": 1, "https://LLM.Example.ORG./v1": 1, "https://llm.example.org..:9/v1": 1,
+		"https://llm.example.org:8443/v1": 2, "https://llm.example.org:08443/v1": 2, "https://LLM.example.org.:8443": 2,
+		"http://10.1.2.3/v1": 3, "http://10.1.2.3:080": 3, "http://[::ffff:10.1.2.3]/v1": 3, "http://10.1.2.3:81": 0,
+		"https://[fd00:0::1]:8443/v1": 4, "https://[FD00::1]/v1": 5, "https://llm.example.org.evil.example": 0,
+		"https://ＬＬＭ.example.org/v1": -1, "https://llm.example.org:70000": -1, "https://.": -1, // refused
+	} {
+		to, err := targetOf(operation{wire: wireOpenAI}, fsm.ModelEndpoint{Model: "hosted_vllm/m", BaseURL: base})
+		got := int64(-1)
+		if err == nil {
+			got = 0
+			if s := serverAt(policy, to.URL); s != nil {
+				got = s.Slots
+			}
+		}
+		if got != slots {
+			t.Errorf("%s is the server with %d slots, want %d", base, got, slots)
+		}
+	}
+}
+
+// TestCheckCA_CertificatesAndNothingElse.
+func TestCheckCA_CertificatesAndNothingElse(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	one := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	noted := pem.EncodeToMemory(&pem.Block{
+		Type: "CERTIFICATE", Bytes: s.Certificate().Raw, Headers: map[string]string{"Note": "x"},
+	})
+	for text, good := range map[string]bool{
+		"": true, one: true, "\n" + one + "\n" + one: true, " ": false, "text\n" + one: false, one + "text": false,
+		one + "text\n" + one: false, "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n" + one: false,
+		string(noted): false, one + "-----BEGIN CERTIFICATE-----\n": false,
+	} {
+		if err := CheckCA(text); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

@@ -207,7 +207,7 @@ func (q *request) admit(ctx context.Context) (err error) {
 	if !q.generates {
 		return nil
 	}
-	q.price = q.priceOf(q.policy, q.endpoint, q.name)
+	q.price = q.target.priceOf(q.policy, q.name)
 	q.charge = q.costOf(tokens{Input: int64(len(q.body)) / bytesPerToken, Output: q.output})
 	return q.gateway.spent.enter(q.grant, q.charge)
 }

@@ -21,14 +21,14 @@ type outcome struct {
 func (q *request) costOf(t tokens) int64 { return costOf(q.price, t) }
 
 // priceOf returns the operator's price of a model, else what its vendor's list says where the request
-// goes to the vendor itself; nil for none. Nothing that a user or an endpoint says counts.
-func (o operation) priceOf(policy fsm.LLM, e fsm.ModelEndpoint, name string) *fsm.Price {
+// goes to the vendor itself; nil for none. Nothing that a user or an endpoint says counts: the vendor is
+// the one whose host the target is.
+func (t target) priceOf(policy fsm.LLM, name string) *fsm.Price {
 	if own := policy.PriceOf(name); own != nil {
 		return own
 	}
-	v, known := preset.VendorOf(e.Model)
-	base := o.wire.versioned(preset.BaseURL(e.Model, e.BaseURL))
-	if !known || e.BaseURL != "" && base != o.wire.baseOf(v) {
+	v, known := t.vendor()
+	if !known {
 		return nil
 	}
 	r := preset.ModelOf(v.Prefixes[0] + "/" + strings.TrimPrefix(name, v.Prefixes[0]+"/")).Rates

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -10,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"bivouac.dev/bivouac/fsm"
 )
@@ -22,13 +22,18 @@ func CheckCA(text string) error {
 	}
 	n := 0
 	for rest := []byte(text); ; n++ {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			if strings.TrimSpace(string(rest)) != "" || n == 0 {
-				return errors.New("must be certificates in PEM, and nothing else")
-			}
+		rest = bytes.TrimSpace(rest)
+		if len(rest) == 0 && n > 0 {
 			return nil
 		}
+		block, after := pem.Decode(rest)
+		// Decode leaves out text, and a block that it can't read, before the one that it returns.
+		begin := []byte("-----BEGIN ")
+		if block == nil || !bytes.HasPrefix(rest, begin) ||
+			bytes.Count(rest[:len(rest)-len(after)], begin) != 1 || len(block.Headers) > 0 {
+			return errors.New("must be certificates in PEM, and nothing else")
+		}
+		rest = after
 		if block.Type != "CERTIFICATE" {
 			return fmt.Errorf("has a %s: it must have certificates alone", block.Type)
 		}
@@ -44,7 +49,7 @@ func trusting(t *http.Transport, ca string) *http.Transport {
 	if err != nil {
 		pool = x509.NewCertPool()
 	}
-	pool.AppendCertsFromPEM([]byte(ca)) // the configuration was checked
+	pool.AppendCertsFromPEM([]byte(ca)) // CheckCA lets nothing through that it can't read
 	t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	return t
 }
@@ -53,7 +58,7 @@ func trusting(t *http.Transport, ca string) *http.Transport {
 func serverAt(policy fsm.LLM, u *url.URL) *fsm.ModelServer {
 	port := u.Port()
 	if port == "" {
-		port = map[string]string{"https": "443", "http": "80"}[u.Scheme]
+		port = defaultPort(u.Scheme)
 	}
 	return policy.ServerAt(u.Hostname(), port)
 }

@@ -82,6 +82,15 @@ func VendorOf(model string) (Vendor, bool) {
 	return vendors[0], true
 }
 
+// VendorAt returns the vendor that has a host, in lower case. Its models may be asked there by any API.
+func VendorAt(host string) (Vendor, bool) {
+	at := "https://" + host + "/"
+	return vendorWith(func(v Vendor) bool {
+		return !v.Local && (strings.HasPrefix(v.OpenAI, at) || strings.HasPrefix(v.Anthropic, at) ||
+			strings.HasPrefix(v.Gemini, at))
+	})
+}
+
 func vendorWith(is func(Vendor) bool) (v Vendor, known bool) {
 	if i := slices.IndexFunc(vendors, is); i >= 0 {
 		return vendors[i], true
