@@ -1,15 +1,13 @@
 package fsm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"unicode/utf8"
 )
-
-// DefaultUserEventBytes bounds the events of one user, in bytes.
-const DefaultUserEventBytes = 10 << 30
 
 // EventsAppendBody appends events to a conversation of Command.UserID that is in the sandbox. The
 // leader has looked their ids up: none of them is in the conversation yet. At is the number of events
@@ -53,11 +51,12 @@ func (t *transaction) applyEventsAppend(b *EventsAppendBody) (Result, *Error) {
 	for _, stored := range b.Events {
 		size += len(stored)
 	}
-	if usageOf(t.txn, c.UserID).EventBytes+size > DefaultUserEventBytes {
+	most := cmp.Or(t.limitsOf(c.UserID).EventBytes, t.meta.Installation.PerUser.EventBytes, DefaultUserEventBytes)
+	if usageOf(t.txn, c.UserID).EventBytes+size > most {
 		return Result{}, &Error{
 			Code: CodeLimit, RetryAfter: limitRetry, Limit: LimitOfUser + LimitEvents,
 			Message: fmt.Sprintf("your limit of stored events (%d bytes) is reached: delete conversations, "+
-				"or ask the operator for more", DefaultUserEventBytes),
+				"or ask the operator for more", most),
 		}
 	}
 	change := EventChange{UserID: c.UserID, ConversationID: c.ID, Before: chain.Hash, Events: b.Events}

@@ -91,6 +91,7 @@ func (i Installation) values() []Difference {
 		}{
 			{LimitRunning, of.l.Running}, {LimitTotal, of.l.Total}, {LimitStarts, of.l.StartsPerMinute},
 			{LimitCPU, of.l.CPU}, {LimitMemory, of.l.Memory}, {LimitState, of.l.StateBytes},
+			{LimitEvents, of.l.EventBytes},
 		} {
 			list = append(list, Difference{Name: of.name + one.name, Has: fmt.Sprint(one.value)})
 		}

@@ -20,6 +20,7 @@ func (b *InstallationConfigureBody) check(r *rules) {
 	r.policy("the installation", b.Installation.Policy)
 	r.limits("the installation's users", b.Installation.PerUser)
 	r.limits("the installation", b.Installation.Overall)
+	r.check(b.Installation.Overall.EventBytes == 0, "the installation: event_bytes is a limit of users")
 	r.shared(b.Installation)
 	switch b.Installation.OnLimit {
 	case "", OnLimitRefuse, OnLimitPauseOldest:
@@ -31,9 +32,7 @@ func (b *InstallationConfigureBody) check(r *rules) {
 
 func (t *transaction) applyInstallationConfigure(b *InstallationConfigureBody) (Result, *Error) {
 	in := b.Installation.plain()
-	if !t.meta.active(VersionAccess) { // older nodes do not keep it
-		in.PerUser.StateBytes, in.Overall.StateBytes = 0, 0
-	}
+	in.PerUser, in.Overall = in.PerUser.keptAt(&t.meta), in.Overall.keptAt(&t.meta)
 	if !t.meta.active(VersionModels) {
 		in.LLM = LLM{}
 	}

@@ -29,7 +29,7 @@ func (p Policy) Over(base Policy) Policy {
 	}
 }
 
-// Limits bound what a user may use; 0 is no limit, except in StateBytes. Members of warm pools do
+// Limits bound what a user may use; 0 is no limit, except of bytes. Members of warm pools do
 // not count until they are claimed, except in the installation's CPU and memory.
 type Limits struct {
 	// Running counts sandboxes with DesiredRunning, including those that are starting or have failed, and
@@ -46,6 +46,23 @@ type Limits struct {
 	// StateBytes bounds what is kept in the state, in bytes (state_bytes.go). 0 is the default and not
 	// "no limit". It is enforced from VersionAccess on.
 	StateBytes int `json:"state_bytes,omitempty"`
+	// EventBytes bounds a user's stored events, in bytes. 0 is the default and not "no limit". It is kept
+	// from VersionEvents on, and there is none for all users together.
+	EventBytes int `json:"event_bytes,omitempty"`
+}
+
+// DefaultUserEventBytes bounds the events of one user, in bytes, where Limits.EventBytes is 0.
+const DefaultUserEventBytes = 10 << 30
+
+// keptAt returns the limits without what nodes at the protocol version of m may not know.
+func (l Limits) keptAt(m *meta) Limits {
+	if !m.active(VersionAccess) {
+		l.StateBytes = 0
+	}
+	if !m.active(VersionEvents) {
+		l.EventBytes = 0
+	}
+	return l
 }
 
 // MaxStartsPerMinute bounds Limits.StartsPerMinute, because the store keeps that many start times.
@@ -98,6 +115,8 @@ func (r *rules) limits(of string, l Limits) {
 		"%s: starts_per_minute must be between 0 (none) and %d", of, MaxStartsPerMinute)
 	r.check(l.StateBytes == 0 || l.StateBytes >= MinStateBytes && l.StateBytes <= maxLimit,
 		"%s: state_bytes must be 0 (the default) or between %d and %d", of, MinStateBytes, maxLimit)
+	r.check(l.EventBytes >= 0 && l.EventBytes <= maxLimit,
+		"%s: event_bytes must be 0 (the default) or at most %d", of, maxLimit)
 }
 
 // PolicyOf returns the policy of a sandbox: its user's over its template's over the installation's.

@@ -30,10 +30,8 @@ func (t *transaction) applyUserConfigure(b *UserConfigureBody) (Result, *Error) 
 	}
 	u := *old
 	u.Policy, u.Limits = b.Policy, b.Limits
-	if u.Limits != nil && !t.meta.active(VersionAccess) { // older nodes do not keep it
-		l := *u.Limits
-		l.StateBytes = 0
-		u.Limits = &l
+	if u.Limits != nil {
+		u.Limits = new(u.Limits.keptAt(&t.meta))
 	}
 	put(t, tableUsers, old, &u)
 	t.changed().Policies = true

@@ -278,6 +278,25 @@ func TestEvents_AreSentAtARate(t *testing.T) {
 	s.post(s.secrets.last(fsm.SandboxKeyPath(other))["key"], talk, "", one).want(t, 200)
 }
 
+// TestEvents_AreLimited: more than a user may keep is refused with its reason, and what was sent before
+// is still answered 200. A deleted conversation makes room.
+func TestEvents_AreLimited(t *testing.T) {
+	s := newSending(t)
+	s.limited(fsm.Installation{PerUser: fsm.Limits{EventBytes: 1000}})
+	first := sentAs("a", "MessageEvent", strings.Repeat("x", 300), 1)
+	s.post(s.key, s.talk, "0", first).want(t, 200)
+	more := sentAs("b", "MessageEvent", strings.Repeat("y", 600), 2)
+	s.post(s.key, s.talk, "1", more).refused(t, "user_event_bytes")
+	s.post(s.key, s.talk, "0", first).want(t, 200)
+	if ids, _ := s.ids("/search"); ids != "a" {
+		t.Errorf("the events are %q", ids)
+	}
+	other := s.conversation("alice", s.sandbox)
+	s.post(s.key, other, "0", more).refused(t, "user_event_bytes")
+	s.apply("alice", &fsm.ConversationDeleteBody{ID: s.talk})
+	s.post(s.key, other, "0", more).want(t, 200)
+}
+
 // TestEvents_AreCut: an event of 6 MiB is kept as it is, and one of 7 with its text cut.
 func TestEvents_AreCut(t *testing.T) {
 	s := newSending(t)
@@ -299,6 +318,8 @@ func TestEvents_BelowTheVersion(t *testing.T) {
 	s.key, s.talk = h.secrets.last(fsm.SandboxKeyPath(s.sandbox))["key"], h.conversation("alice", s.sandbox)
 	s.post(s.key, s.talk, "", sentAs("a", "MessageEvent", "one", 1)).want(t, 409)
 	s.get(s.alice, s.talk, "/search").want(t, 200).is(t, `{"items":[],"next_page_id":null}`)
+	s.do(s.root, "PUT", "/api/v1/operator/users/alice", `{"policy":null,"limits":{"event_bytes":5}}`).want(t, 409)
+	s.do(s.root, "PUT", "/api/v1/operator/users/alice", `{"policy":null,"limits":{"event_bytes":0}}`).want(t, 200)
 	var row map[string]json.RawMessage
 	text := asJSONText(t, h.cluster.store.View().User("alice"))
 	if err := json.Unmarshal([]byte(text), &row); err != nil || row["event_key"] != nil {

@@ -147,6 +147,7 @@ func (m *metrics) start(table []route) {
 			m.limits.WithLabelValues(scope + name)
 		}
 	}
+	m.limits.WithLabelValues(fsm.LimitOfUser + fsm.LimitEvents)
 	for _, name := range []string{limitRate, limitBody, limitSnapshotSize, limitConnections, limitUserRequests} {
 		m.limits.WithLabelValues(name)
 	}

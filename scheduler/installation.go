@@ -32,7 +32,7 @@ func (s *Scheduler) configure(ctx context.Context, log *slog.Logger) error {
 	if v := s.store.View(); !v.Configured() && ranBefore(v) {
 		in.PerUser, in.Overall = fsm.Limits{}, fsm.Limits{}
 	}
-	bytes := in.PerUser.StateBytes > 0 || in.Overall.StateBytes > 0
+	bytes, events := in.PerUser.StateBytes > 0 || in.Overall.StateBytes > 0, in.PerUser.EventBytes > 0
 	for {
 		v := s.store.View()
 		switch {
@@ -43,7 +43,7 @@ func (s *Scheduler) configure(ctx context.Context, log *slog.Logger) error {
 				return nil
 			}
 			continue
-		case bytes && !v.Active(fsm.VersionAccess):
+		case bytes && !v.Active(fsm.VersionAccess) || events && !v.Active(fsm.VersionEvents):
 			// A new cluster is raised to the newest version within seconds; before that it drops these.
 			if !sleep(ctx, retry.NextBackOff()) {
 				return nil

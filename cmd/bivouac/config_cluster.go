@@ -127,7 +127,7 @@ func (c *LimitsConfig) clusterLimits(in *Config) ([]attr, []nested) {
 		}}}, []nested{
 			{
 				name:   "user",
-				decode: in.noteSeeds("limits.user", func(b *hcl.Block) hcl.Diagnostics { return decodeLimits(b, &c.User) }),
+				decode: in.noteSeeds("limits.user", func(b *hcl.Block) hcl.Diagnostics { return decodeUserLimits(b, &c.User) }),
 			},
 			{
 				name: "installation",
@@ -159,6 +159,9 @@ func configHCL(c wire.Config) string {
 			of.name, of.l.Running, of.l.Total, of.l.StartsPerMinute, of.l.CPU, of.l.Memory)
 		if of.l.StateBytes > 0 { // 0 is the default
 			fmt.Fprintf(&b, "    state_bytes       = %d\n", of.l.StateBytes)
+		}
+		if of.l.EventBytes > 0 {
+			fmt.Fprintf(&b, "    event_bytes       = %d\n", of.l.EventBytes)
 		}
 		b.WriteString("  }\n")
 	}

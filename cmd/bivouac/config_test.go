@@ -137,7 +137,9 @@ func TestConfig_FullFileIsReadAsWritten(t *testing.T) {
 				"127.0.0.1",
 				"10.0.0.0/8",
 			},
-			User:         fsm.Limits{Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192, StateBytes: 32 << 20},
+			User: fsm.Limits{
+				Running: 5, Total: 20, StartsPerMinute: 10, CPU: 4000, Memory: 8192, StateBytes: 32 << 20, EventBytes: 5 << 30,
+			},
 			Installation: fsm.Limits{Running: 500, Total: 10_000, StartsPerMinute: 600}, OnLimit: fsm.OnLimitPauseOldest},
 		Git:    GitConfig{VerifyTokens: true, AllowedHosts: []string{"git.example.org", "git.example.org:8443"}},
 		CORS:   CORSConfig{Origins: []string{"https://app.example.org"}},

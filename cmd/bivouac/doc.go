@@ -189,6 +189,8 @@
 //	    state_bytes                   what is kept in the state: settings, names of secrets,
 //	                                  sandboxes, conversations, starts, results (from 1 MiB; by
 //	                                  default 64 MiB of a user and 1 GiB in all, never unlimited)
+//	    event_bytes                   of a user alone: stored events of conversations; 10 GiB by
+//	                                  default, never unlimited
 //	  on_limit                        what a start over a user's running_sandboxes does: "refuse"
 //	                                  (default), or "pause_oldest" of that user's sandboxes
 //	}

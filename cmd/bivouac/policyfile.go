@@ -61,16 +61,22 @@ func parsePolicyTime(s string) (time.Duration, error) {
 const (
 	maxLimit      = 1 << 30
 	maxStateBytes = 1 << 40
+	maxEventBytes = 1 << 40
 )
 
-// decodeLimits reads the limits of one user, or of the installation.
-func decodeLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
-	return decodeBody(b.Body, []attr{
+// decodeLimits reads the limits of the installation. more are members beside those.
+func decodeLimits(b *hcl.Block, l *fsm.Limits, more ...attr) hcl.Diagnostics {
+	return decodeBody(b.Body, append([]attr{
 		{name: "running_sandboxes", set: setInt(&l.Running, 0, maxLimit)},
 		{name: "total_sandboxes", set: setInt(&l.Total, 0, maxLimit)},
 		{name: "starts_per_minute", set: setInt(&l.StartsPerMinute, 0, fsm.MaxStartsPerMinute)},
 		{name: "cpu", set: setInt(&l.CPU, 0, maxLimit)},
 		{name: "memory", set: setInt(&l.Memory, 0, maxLimit)},
 		{name: "state_bytes", set: setInt(&l.StateBytes, fsm.MinStateBytes, maxStateBytes)},
-	}, nil)
+	}, more...), nil)
+}
+
+// decodeUserLimits reads the limits of one user.
+func decodeUserLimits(b *hcl.Block, l *fsm.Limits) hcl.Diagnostics {
+	return decodeLimits(b, l, attr{name: "event_bytes", set: setInt(&l.EventBytes, 1, maxEventBytes)})
 }

@@ -99,7 +99,7 @@ func describeLimits(l *wire.Limits) string {
 	}, {
 		"total",
 		l.Total,
-	}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}, {"state_bytes", l.StateBytes}} {
+	}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}, {"state_bytes", l.StateBytes}, {"event_bytes", l.EventBytes}} {
 		if one.value != 0 {
 			set = append(set, one.name+"="+strconv.Itoa(one.value))
 		}
@@ -130,6 +130,7 @@ func (f *userFlags) register(cmd *cobra.Command) {
 	flags.IntVar(&f.limits.CPU, "cpu", 0, "most MHz of what runs; 0 is no limit")
 	flags.IntVar(&f.limits.Memory, "memory", 0, "most MiB of what runs; 0 is no limit")
 	flags.IntVar(&f.limits.StateBytes, "state-bytes", 0, "most bytes in the state; 0 is the default of 64 MiB")
+	flags.IntVar(&f.limits.EventBytes, "event-bytes", 0, "most bytes of stored events; 0 is the default of 10 GiB")
 	flags.BoolVar(&f.noPolicy, "default-policy", false, "set no policy for the user any more")
 	flags.BoolVar(&f.noLimits, "default-limits", false, "set no limits for the user any more")
 }
@@ -180,6 +181,7 @@ func (f *userFlags) over(cmd *cobra.Command, u *wire.User) error {
 		{"cpu", f.limits.CPU, func(l *wire.Limits) *int { return &l.CPU }},
 		{"memory", f.limits.Memory, func(l *wire.Limits) *int { return &l.Memory }},
 		{"state-bytes", f.limits.StateBytes, func(l *wire.Limits) *int { return &l.StateBytes }},
+		{"event-bytes", f.limits.EventBytes, func(l *wire.Limits) *int { return &l.EventBytes }},
 	} {
 		if !cmd.Flags().Changed(one.flag) {
 			continue

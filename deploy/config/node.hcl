@@ -169,6 +169,7 @@ limits {
     # cpu             = 0 # MHz
     # memory          = 0 # MiB
     # state_bytes       = 67108864 # kept in the state of the cluster
+    # event_bytes       = 10737418240 # of a user's conversations
   }
   installation {
     running_sandboxes = 1000 # and the same others

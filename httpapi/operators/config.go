@@ -58,6 +58,9 @@ func (s *Server) ConfigPut(c *request.Call) (response.Response, error) {
 		return response.Response{}, fsm.NeedsVersion("setting llm's servers and profiles", fsm.VersionServers,
 			was.ProtocolVersion())
 	}
+	if err := keepsLimits(was, &body.Installation.PerUser); err != nil {
+		return response.Response{}, err
+	}
 	if _, err := c.Propose(body); err != nil {
 		return response.Response{}, err
 	}

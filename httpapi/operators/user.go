@@ -22,6 +22,7 @@ func newUserBody(u *fsm.User, used fsm.Usage) wire.User {
 			CPU:     used.CPU,
 			Memory:  used.Memory,
 			State:   used.StateBytes,
+			Events:  used.EventBytes,
 		}}
 	if p := u.Policy; p != nil {
 		b.Policy = new(wire.PolicyOf(*p))
@@ -56,6 +57,13 @@ func (s *Server) UserPut(c *request.Call) (response.Response, error) {
 		return response.Response{}, err
 	}
 	if err := fsm.Validate(body); err != nil {
+		return response.Response{}, err
+	}
+	was, err := c.View()
+	if err == nil {
+		err = keepsLimits(was, body.Limits)
+	}
+	if err != nil {
 		return response.Response{}, err
 	}
 	res, err := c.Propose(body)
@@ -155,17 +163,25 @@ func readPolicyTime(o decode.Object, name string) time.Duration {
 	return d
 }
 
+// keepsLimits refuses limits that the cluster's protocol version does not keep yet.
+func keepsLimits(v *fsm.View, l *fsm.Limits) error {
+	if l != nil && l.EventBytes > 0 && !v.Active(fsm.VersionEvents) {
+		return fsm.NeedsVersion("setting event_bytes", fsm.VersionEvents, v.ProtocolVersion())
+	}
+	return nil
+}
+
 // ReadLimits reads a member with limits; nil if absent or null.
 func ReadLimits(o decode.Object, name string) *fsm.Limits {
 	l, there := o.Object(name)
 	if !there {
 		return nil
 	}
-	l.Strict("running_sandboxes", "total_sandboxes", "starts_per_minute", "cpu", "memory", "state_bytes")
+	l.Strict("running_sandboxes", "total_sandboxes", "starts_per_minute", "cpu", "memory", "state_bytes", "event_bytes")
 	count := func(name string) int { return int(decode.OrZero(l.Integer(name))) }
 	return &fsm.Limits{
 		Running: count("running_sandboxes"), Total: count("total_sandboxes"),
 		StartsPerMinute: count("starts_per_minute"), CPU: count("cpu"), Memory: count("memory"),
-		StateBytes: count("state_bytes"),
+		StateBytes: count("state_bytes"), EventBytes: count("event_bytes"),
 	}
 }

@@ -44,8 +44,8 @@ type Policy struct {
 	DeletePausedAfter *string `json:"delete_paused_after"`
 }
 
-// Limits are limits under the names that 429 responses use; 0 means no limit, and of state_bytes
-// the default.
+// Limits are limits under the names that 429 responses use; 0 means no limit, and of bytes the
+// default.
 type Limits struct {
 	Running         int `json:"running_sandboxes"`
 	Total           int `json:"total_sandboxes"`
@@ -53,6 +53,7 @@ type Limits struct {
 	CPU             int `json:"cpu"`
 	Memory          int `json:"memory"`
 	StateBytes      int `json:"state_bytes"`
+	EventBytes      int `json:"event_bytes"`
 }
 
 // Usage is the present use of what Limits limits.
@@ -62,6 +63,7 @@ type Usage struct {
 	CPU     int `json:"cpu"`
 	Memory  int `json:"memory"`
 	State   int `json:"state_bytes"`
+	Events  int `json:"event_bytes"`
 }
 
 // ModelUsage is what models were used for by a user or a conversation, or what one model was

@@ -109,6 +109,7 @@ limits {
     cpu               = 4000
     memory            = 8192
     state_bytes       = 33554432
+    event_bytes       = 5368709120
   }
   installation {
     running_sandboxes = 500
