@@ -69,11 +69,11 @@ func TestDevices_LoseAnAnswer(t *testing.T) {
 	if got.ID != lost.ID || v.APIKeyByLookup("key-1") != nil || v.APIKeyByLookup("key-2").Hash != sha("k2") {
 		t.Errorf("the device has %+v, and had %+v", got, lost)
 	}
-	f.fails(CodeConflict, "", redeem("2"))
+	_ = f.fails(CodeConflict, "", redeem("2"))
 	f.do("", &APIKeyUsedBody{Uses: []APIKeyUse{{ID: got.ID, At: f.now}}})
-	f.fails(CodeNotFound, "", redeem("3"))
+	_ = f.fails(CodeNotFound, "", redeem("3"))
 	f.do("", &APIKeyRevokeBody{ID: got.ID})
-	f.fails(CodeUnauthorized, "", redeem("3"))
+	_ = f.fails(CodeUnauthorized, "", redeem("3"))
 }
 
 // TestDevices_AreBounded: anyone may ask, of one network a few. None makes room but what has expired.
@@ -93,10 +93,10 @@ func TestDevices_AreBounded(t *testing.T) {
 			f.do("ada", &DeviceAllowBody{UserCode: sha("u0"), KeyID: own})
 		}
 		if i == MaxDevicesOfNetwork {
-			f.fails(CodeLimit, "", ask(MaxDevices, 0))
+			_ = f.fails(CodeLimit, "", ask(MaxDevices, 0))
 		}
 	}
-	f.fails(CodeLimit, "", ask(MaxDevices, -1))
+	_ = f.fails(CodeLimit, "", ask(MaxDevices, -1))
 	if d := f.store.View().Device(sha("d0")); d == nil || d.UserID != "ada" {
 		t.Errorf("the device that was allowed is %+v", d)
 	}

@@ -334,7 +334,7 @@ func TestStoppedSandboxesCount(t *testing.T) {
 	f.sandbox("bob", "s4")
 	f.sandbox("bob", "s5")
 	used("another's, in the installation's room", 1)
-	f.fails(CodeLimit, "bob", newSandboxBody("s6"))
+	_ = f.fails(CodeLimit, "bob", newSandboxBody("s6"))
 	f.do("bob", &SandboxDeleteBody{ID: "s5"})
 	stop("s3")
 	f.do("", &SandboxObserveBody{Observations: []Observation{{
