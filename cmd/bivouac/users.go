@@ -93,13 +93,10 @@ func describeLimits(l *wire.Limits) string {
 	for _, one := range []struct {
 		name  string
 		value int
-	}{{
-		"running",
-		l.Running,
-	}, {
-		"total",
-		l.Total,
-	}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory}, {"state_bytes", l.StateBytes}, {"event_bytes", l.EventBytes}} {
+	}{
+		{"running", l.Running}, {"total", l.Total}, {"starts", l.StartsPerMinute}, {"cpu", l.CPU}, {"memory", l.Memory},
+		{"state_bytes", l.StateBytes}, {"event_bytes", l.EventBytes},
+	} {
 		if one.value != 0 {
 			set = append(set, one.name+"="+strconv.Itoa(one.value))
 		}
