@@ -51,7 +51,8 @@ func TestReadme_Session(t *testing.T) {
 	}
 	for _, want := range []string{`"llm_api_key_set":true`, `"status":"PAUSED"`, `"status":"READY"`,
 		`"stdout":"hello from `, `{"success":true}`,
-		`"execution_status":"finished"`, `"text":"passed"`, `greet.sh says hello, and its test passes.`} {
+		`"execution_status":"finished"`, `"text":"passed"`, `greet.sh says hello, and its test passes.`,
+		"agent  calls finish"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the session's output lacks %s:\n%s", want, out)
 		}
