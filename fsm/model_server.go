@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 )
@@ -67,10 +68,7 @@ func (l LLM) SettingsOf(model string) (best ModelSettings) {
 // ServerAt returns what the operator says of the server at a "host:port", nil for nothing. One with
 // its port counts before one for every port.
 func (l LLM) ServerAt(host, port string) (found *ModelServer) {
-	at := host + ":" + port
-	if strings.Contains(host, ":") {
-		at = "[" + host + "]:" + port
-	}
+	at := net.JoinHostPort(host, port)
 	for i := range l.Servers {
 		s := &l.Servers[i]
 		switch {

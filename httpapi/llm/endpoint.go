@@ -58,7 +58,7 @@ func targetOf(o operation, e fsm.ModelEndpoint) (t target, err error) {
 				v.Prefixes[0])
 		}
 	}
-	if o.path == pathRunning {
+	if o.path == preset.PathRunning {
 		at.Base = strings.TrimSuffix(at.Base, "/v1")
 	}
 	u, err := url.Parse(at.Base)
@@ -107,14 +107,10 @@ func errBaseURL() *refusal {
 		"without user, query (but api-version) and fragment, its host in ASCII")
 }
 
-// hasOther reports whether a query has another member than api-version.
+// hasOther reports whether a query, which it changes, has another member than api-version.
 func hasOther(query url.Values) bool {
-	for name := range query {
-		if name != queryVersion {
-			return true
-		}
-	}
-	return false
+	query.Del(preset.QueryVersion)
+	return len(query) > 0
 }
 
 // versioned returns a base URL of the settings with the API's version. An OpenAI base URL has it by
@@ -139,7 +135,7 @@ func (t target) below(path string, query url.Values) (*url.URL, error) {
 		return nil, fmt.Errorf("the path is not escaped well: %w", err)
 	}
 	if t.version != "" {
-		query.Set(queryVersion, t.version)
+		query.Set(preset.QueryVersion, t.version)
 	}
 	u.Path, u.RawQuery = plain, query.Encode()
 	return &u, nil

@@ -83,9 +83,9 @@ func TestPriceOf_TheOperatorsElseTheVendors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := to.priceOf(c.policy, c.name)
-		if got := p; got == nil && c.input != -1 || got != nil && got.Input != c.input {
-			t.Errorf("%s at %q: %+v, want %g", c.name, c.base, p, c.input)
+		got := to.ratesOf(c.policy, c.name)
+		if got == nil && c.input != -1 || got != nil && got.Input != c.input {
+			t.Errorf("%s at %q: %+v, want %g", c.name, c.base, got, c.input)
 		}
 	}
 }

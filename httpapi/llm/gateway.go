@@ -81,8 +81,8 @@ type request struct {
 	target target
 	body   []byte
 	began  time.Time
-	// price is the model's, nil for none.
-	price *fsm.Price
+	// rates are the model's, nil for none.
+	rates *preset.Rates
 	// charge is what the request counts for until its usage is known, in billionths of a dollar. sent
 	// is set once a connection to the endpoint has it.
 	charge int64
@@ -207,7 +207,7 @@ func (q *request) admit(ctx context.Context) (err error) {
 	if !q.generates {
 		return nil
 	}
-	q.price = q.target.priceOf(q.policy, q.name)
+	q.rates = q.target.ratesOf(q.policy, q.name)
 	q.charge = q.costOf(tokens{Input: int64(len(q.body)) / bytesPerToken, Output: q.output})
 	return q.gateway.spent.enter(q.grant, q.charge)
 }

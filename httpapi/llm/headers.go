@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // passes reports whether a header of a request reaches the endpoint. The others may choose another
@@ -26,7 +28,7 @@ func passedQuery(query url.Values) url.Values {
 	for _, name := range []string{
 		"alt",
 		"beta",
-		queryVersion,
+		preset.QueryVersion,
 		"limit",
 		"after_id",
 		"before_id",

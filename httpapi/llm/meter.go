@@ -7,6 +7,8 @@ import (
 	"mime"
 	"net/http"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Bounds of what the gateway keeps of an answer, in bytes.
@@ -35,7 +37,7 @@ func (g *Gateway) modifyResponse(res *http.Response) error {
 	}
 	q.dropHeaders(res.Header)
 	if res.StatusCode == http.StatusTooManyRequests {
-		res.Header.Set(headerLimit, limitEndpoint)
+		res.Header.Set(preset.HeaderLimit, preset.LimitEndpoint)
 	}
 	if res.StatusCode >= http.StatusBadRequest {
 		return q.modifyError(res)

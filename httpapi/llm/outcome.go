@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -17,27 +18,27 @@ type outcome struct {
 	first  time.Duration
 }
 
-// costOf returns the cost of tokens of the request's model.
-func (q *request) costOf(t tokens) int64 { return costOf(q.price, t) }
+// costOf returns the cost of tokens of the request's model in billionths of a dollar.
+func (q *request) costOf(t tokens) int64 {
+	if q.rates == nil {
+		return 0
+	}
+	// A dollar for a million tokens is a thousand billionths for one.
+	return int64(math.Min(math.Ceil(q.rates.Cost(preset.Tokens(t))*1000), 1<<59))
+}
 
-// priceOf returns the operator's price of a model, else what its vendor's list says where the request
+// ratesOf returns the operator's price of a model, else what its vendor's list says where the request
 // goes to the vendor itself; nil for none. Nothing that a user or an endpoint says counts: the vendor is
 // the one whose host the target is.
-func (t target) priceOf(policy fsm.LLM, name string) *fsm.Price {
-	if own := policy.PriceOf(name); own != nil {
-		return own
+func (t target) ratesOf(policy fsm.LLM, name string) *preset.Rates {
+	if p := policy.PriceOf(name); p != nil {
+		return &preset.Rates{Input: p.Input, Output: p.Output, CachedInput: p.CachedInput, CacheWrite: p.CacheWrite}
 	}
 	v, known := t.vendor()
 	if !known {
 		return nil
 	}
-	r := preset.ModelOf(v.Prefixes[0] + "/" + strings.TrimPrefix(name, v.Prefixes[0]+"/")).Rates
-	if r == nil {
-		return nil
-	}
-	return &fsm.Price{
-		Model: name, Input: r.Input, Output: r.Output, CachedInput: r.CachedInput, CacheWrite: r.CacheWrite,
-	}
+	return preset.ModelOf(v.Prefixes[0] + "/" + strings.TrimPrefix(name, v.Prefixes[0]+"/")).Rates
 }
 
 // count counts a request that was admitted, once, and ends its charge.

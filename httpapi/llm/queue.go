@@ -8,16 +8,12 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
-// Bounds of a queue.
-const (
-	// maxQueue is how many requests wait for one server, userQueue how many of one user.
-	maxQueue, userQueue = 256, 16
-	// headerPlace has the place of a request that waits: 1 is the next. A request has it, with any
-	// value, that wants to be told.
-	headerPlace = "X-Bivouac-Place"
-)
+// maxQueue is how many requests wait for one server, userQueue how many of one user.
+const maxQueue, userQueue = 256, 16
 
 // queue has the requests of this node for a server with a bounded number of slots. A slot that is
 // free goes to the user who has the fewest there, of those to the one whose turn was the longest ago,
@@ -218,11 +214,11 @@ func (q *request) slot(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	g.metrics.waiting.Inc()
 	defer g.metrics.waiting.Dec()
 	at, told := g.queueOf(s.Host), func(int) {}
-	if r.Header.Get(headerPlace) != "" && g.server.Informs(r) {
+	if r.Header.Get(preset.HeaderPlace) != "" && g.server.Informs(r) {
 		told = func(place int) {
-			w.Header().Set(headerPlace, strconv.Itoa(place))
+			w.Header().Set(preset.HeaderPlace, strconv.Itoa(place))
 			w.WriteHeader(http.StatusProcessing)
-			w.Header().Del(headerPlace)
+			w.Header().Del(preset.HeaderPlace)
 		}
 	}
 	at.resize(s.Slots)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 func newQueue(slots int) *queue {
@@ -182,7 +183,7 @@ func TestSlot_ThePlaceIsToldToWhoAsks(t *testing.T) {
 		g.queueOf("llm.example.org").all = 1 // another request has the slot
 		r := httptest.NewRequest(http.MethodPost, Path, nil)
 		if c.asks {
-			r.Header.Set(headerPlace, "1")
+			r.Header.Set(preset.HeaderPlace, "1")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // it gives up at once

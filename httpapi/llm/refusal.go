@@ -9,19 +9,20 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/httpapi/response"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // The reasons for refusals, a label of the metrics.
 const (
-	reasonToken    = "token"
+	reasonToken    = preset.ReasonToken
 	reasonModel    = "model"
 	reasonBudget   = "budget"
 	reasonHost     = "host"
 	reasonEndpoint = "endpoint"
 	reasonBody     = "body"
-	reasonBusy     = "busy"
+	reasonBusy     = preset.ReasonBusy
 	reasonOff      = "off"
-	reasonFailed   = "failed"
+	reasonFailed   = preset.ReasonFailed
 )
 
 func reasons() []string {
@@ -44,18 +45,9 @@ type refusal struct {
 	reason     string
 	text       string
 	retryAfter time.Duration
-	// limit is whose limit it was, "" where it was none.
+	// limit is whose limit it was (preset.HeaderLimit), "" where it was none.
 	limit string
 }
-
-// headerLimit says whose limit a request exceeded: the endpoint's own, where it answers 429, one of the
-// user's on this node, or one of the node's for all users.
-const (
-	headerLimit   = "X-Bivouac-Limit"
-	limitEndpoint = "endpoint"
-	limitUser     = "user"
-	limitNode     = "node"
-)
 
 // Error implements error.
 func (e *refusal) Error() string { return e.text }
@@ -78,14 +70,14 @@ func errNoKey(host string) *refusal {
 
 func errBusy(what string) *refusal {
 	r := refuse(http.StatusTooManyRequests, reasonBusy, "too many %s are in progress on this node; nothing was sent", what)
-	r.retryAfter, r.limit = time.Second, limitNode
+	r.retryAfter, r.limit = time.Second, preset.LimitNode
 	return r
 }
 
 // errUserBusy is errBusy for a limit that each user has.
 func errUserBusy(what string) *refusal {
 	r := errBusy(what)
-	r.limit = limitUser
+	r.limit = preset.LimitUser
 	return r
 }
 
@@ -140,7 +132,7 @@ func kindOf(status int) (kind, google string) {
 // write sends the refusal in the API's format.
 func (e *refusal) write(w http.ResponseWriter, api wire) {
 	b := errorBody{Type: "error", Detail: e.text}
-	b.Error.Message, b.Error.Code = e.text, "bivouac_"+e.reason
+	b.Error.Message, b.Error.Code = e.text, preset.CodePrefix+e.reason
 	b.Error.Type, b.Error.Status = kindOf(e.status)
 	if api == wireGemini {
 		b.Error.Code = e.status
@@ -153,7 +145,7 @@ func (e *refusal) write(w http.ResponseWriter, api wire) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.retryAfter.Seconds()))))
 	}
 	if e.limit != "" {
-		w.Header().Set(headerLimit, e.limit)
+		w.Header().Set(preset.HeaderLimit, e.limit)
 	}
 	response.WriteJSON(w, e.status, body)
 }

@@ -65,18 +65,8 @@ func serverAt(policy fsm.LLM, u *url.URL) *fsm.ModelServer {
 
 // serves reports whether the connections are those that a policy wants.
 func (t *transports) serves(policy fsm.LLM) bool {
-	return slices.Equal(t.policy.Hosts, policy.Hosts) && sameServers(t.policy.Servers, policy.Servers)
-}
-
-// sameServers reports whether two lists need the same connections.
-func sameServers(a, b []fsm.ModelServer) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Host != b[i].Host || a[i].CA != b[i].CA || !maps.Equal(a[i].Headers, b[i].Headers) {
-			return false
-		}
-	}
-	return true
+	return slices.Equal(t.policy.Hosts, policy.Hosts) &&
+		slices.EqualFunc(t.policy.Servers, policy.Servers, func(a, b fsm.ModelServer) bool {
+			return a.Host == b.Host && a.CA == b.CA && maps.Equal(a.Headers, b.Headers)
+		})
 }

@@ -3,7 +3,6 @@ package llm
 import (
 	"context"
 	"log/slog"
-	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -12,7 +11,6 @@ import (
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Bounds of what waits to be reported.
@@ -168,19 +166,6 @@ const progressRetry = 5 * time.Second
 // over reports whether a budget, in dollars, is used up; 0 is none.
 func over(spent int64, budget float64) bool {
 	return budget > 0 && float64(spent) >= budget*fsm.Dollar
-}
-
-// costOf returns the cost of tokens in billionths of a dollar.
-func costOf(price *fsm.Price, t tokens) int64 {
-	if price == nil {
-		return 0
-	}
-	rates := preset.Rates{
-		Input: price.Input, Output: price.Output, CachedInput: price.CachedInput, CacheWrite: price.CacheWrite,
-	}
-	// A dollar for a million tokens is a thousand billionths for one.
-	sum := rates.Cost(preset.Tokens(t))
-	return int64(math.Min(math.Ceil(sum*1000), 1<<59))
 }
 
 // run reports until ctx ends, and then once more.

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // Path is the gateway's path on the API's address.
@@ -39,15 +41,12 @@ const (
 	prefixGemini    = Path + "gemini/v1beta"
 )
 
-// pathRunning lists the models that Ollama has loaded, with their windows. It is beside its OpenAI API.
-const pathRunning = "/api/ps"
-
 // operationOf returns the operation of a request, false if the gateway has none at its path. Clients
 // that add an API's whole path to a base URL of another one are understood: the last words decide.
 func operationOf(r *http.Request) (operation, bool) {
 	path := r.URL.EscapedPath()
-	if path == strings.TrimSuffix(Path, "/")+pathRunning {
-		return operation{wire: wireOpenAI, path: pathRunning}, r.Method == http.MethodGet
+	if path == strings.TrimSuffix(Path, "/")+preset.PathRunning {
+		return operation{wire: wireOpenAI, path: preset.PathRunning}, r.Method == http.MethodGet
 	}
 	for _, api := range []struct {
 		prefix string
@@ -108,7 +107,6 @@ const (
 	headerGemini    = "X-Goog-Api-Key"
 	headerAzure     = "Api-Key"
 	queryGemini     = "key"
-	queryVersion    = "api-version"
 )
 
 // tokenOf returns the token of a request, "" for none.

@@ -15,6 +15,13 @@ type Endpoint struct {
 	Azure bool
 }
 
+const (
+	// QueryVersion is the member of a query that has Azure's version.
+	QueryVersion = "api-version"
+	// PathRunning lists the models that Ollama has loaded, with their windows. It is beside its OpenAI API.
+	PathRunning = "/api/ps"
+)
+
 // operations are what a URL that was copied from an example ends with.
 var operations = []string{ //nolint:gochecknoglobals // read-only
 	"/chat/completions", "/completions", "/responses", "/messages", "/models", "/embeddings",
@@ -38,7 +45,7 @@ func EndpointOf(model, settings string) Endpoint {
 	}
 	e := Endpoint{Base: base}
 	if values, err := url.ParseQuery(query); err == nil {
-		e.Version = values.Get("api-version")
+		e.Version = values.Get(QueryVersion)
 	}
 	prefix, _, _ := strings.Cut(model, "/")
 	u, err := url.Parse(base)
@@ -65,7 +72,7 @@ func isAzure(host string) bool {
 // URL is the address of a path below the endpoint.
 func (e Endpoint) URL(path string) string {
 	if e.Version != "" {
-		path += "?" + url.Values{"api-version": {e.Version}}.Encode()
+		path += "?" + url.Values{QueryVersion: {e.Version}}.Encode()
 	}
 	return e.Base + path
 }

@@ -1,6 +1,7 @@
 package preset
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"math"
@@ -119,22 +120,10 @@ func number(text string) *float64 {
 
 // Or fills in what m does not know.
 func (m Model) Or(other Model) Model {
-	if m.Window == 0 {
-		m.Window = other.Window
+	return Model{
+		Window: cmp.Or(m.Window, other.Window), Output: cmp.Or(m.Output, other.Output),
+		Vision: cmp.Or(m.Vision, other.Vision), Tools: cmp.Or(m.Tools, other.Tools), Rates: cmp.Or(m.Rates, other.Rates),
 	}
-	if m.Output == 0 {
-		m.Output = other.Output
-	}
-	if m.Vision == nil {
-		m.Vision = other.Vision
-	}
-	if m.Tools == nil {
-		m.Tools = other.Tools
-	}
-	if m.Rates == nil {
-		m.Rates = other.Rates
-	}
-	return m
 }
 
 // listed is a model in a server's list.
@@ -212,14 +201,9 @@ func (l listed) is(name string) bool {
 }
 
 func (l listed) model() (m Model) {
-	for _, n := range []size{
+	m.Window = int(cmp.Or(
 		l.Loaded, l.VLLM, l.Meta.Run, l.Provider.Window, l.OpenRouter, l.Groq, l.Mistral, l.Anthropic, l.Meta.Train,
-	} {
-		if n > 0 {
-			m.Window = int(n)
-			break
-		}
-	}
+	))
 	m.Output = int(max(l.Output, l.Provider.Output))
 	if inputs := l.Architecture.Inputs; len(inputs) > 0 {
 		m.Vision = new(slices.Contains(inputs, "image"))

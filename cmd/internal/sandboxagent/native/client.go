@@ -139,7 +139,7 @@ func (c *client) try(ctx context.Context, r outgoing, shown *display) (*answer, 
 		if wait, told := retryAfter(resp.Header); told {
 			failed.wait, failed.told = wait, true
 		}
-		failed.limit = resp.Header.Get(headerLimit)
+		failed.limit = resp.Header.Get(preset.HeaderLimit)
 		return nil, failed
 	}
 	a := parts{answer: answer{api: r.api}, shown: shown}
@@ -216,7 +216,7 @@ func (c *client) send(ctx context.Context, r outgoing) (*http.Response, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set(headerPlace, "1")
+	req.Header.Set(preset.HeaderPlace, "1")
 	if r.stream {
 		req.Header.Set("Accept", "text/event-stream, application/json")
 	}

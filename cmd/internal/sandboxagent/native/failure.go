@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // The codes of failures, which event.Classify knows.
@@ -59,7 +60,7 @@ type callError struct {
 	wait      time.Duration // the server's Retry-After
 	told      bool          // whether there is one
 	spent     answer        // its usage and cost are what the call cost
-	limit     string        // whose limit it was, as a node's gateway says
+	limit     string        // whose limit it was (preset.HeaderLimit)
 }
 
 func (f *callError) Error() string { return f.err.Error() }
@@ -246,7 +247,7 @@ func (f *callError) result(c *client) error {
 		return &refusal{*f.refused, message}
 	}
 	said := "The model's server said"
-	if f.limit == limitUser || f.limit == limitNode {
+	if f.limit == preset.LimitUser || f.limit == preset.LimitNode {
 		said = "A node said"
 	}
 	if f.status != 0 {
@@ -276,19 +277,12 @@ func (f *callError) result(c *client) error {
 	return failure
 }
 
-// headerLimit is the header in which a node's gateway says whose limit a request exceeded: the user's,
-// the node's or the endpoint's.
-const (
-	headerLimit          = "X-Bivouac-Limit"
-	limitUser, limitNode = "user", "node"
-)
-
 // limitText says whose limit a request exceeded.
 func limitText(limit string) string {
 	switch limit {
-	case limitUser:
+	case preset.LimitUser:
 		return "Your own conversations have as many requests to models in progress as one user may have."
-	case limitNode:
+	case preset.LimitNode:
 		return "The nodes have as many requests to models in progress as they take."
 	}
 	return "The model's server limits the rate of requests."

@@ -73,7 +73,7 @@ func (c *client) discover(ctx context.Context) {
 	if listed.Window == 0 {
 		// Ollama says what it runs a model with beside its OpenAI API.
 		base := preset.Endpoint{Base: strings.TrimSuffix(c.endpoint.Base, "/v1"), Version: c.endpoint.Version}
-		running, _ := preset.ListedModel(c.get(ctx, base.URL("/api/ps")), c.model)
+		running, _ := preset.ListedModel(c.get(ctx, base.URL(preset.PathRunning)), c.model)
 		listed = listed.Or(running)
 	}
 	c.profile.mu.Lock()

@@ -11,11 +11,8 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
-
-// headerPlace is in the model gateway's informational responses: the place in its queue for a server.
-// A request that has it wants them.
-const headerPlace = "X-Bivouac-Place"
 
 // signs counts informational responses, which come while a request waits, as signs of life, and tells
 // the places that they name.
@@ -23,7 +20,7 @@ func (c *client) signs(ctx context.Context, idle *time.Timer) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		Got1xxResponse: func(status int, h textproto.MIMEHeader) error {
 			idle.Reset(c.timeout())
-			n, err := strconv.Atoi(h.Get(headerPlace))
+			n, err := strconv.Atoi(h.Get(preset.HeaderPlace))
 			if err == nil && n > 0 && status == http.StatusProcessing && c.queued != nil {
 				c.queued(n)
 			}

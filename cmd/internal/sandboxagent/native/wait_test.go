@@ -11,6 +11,7 @@ import (
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/engine"
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/event"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // TestWait_APlaceInTheGatewaysQueue is told to those who follow, and the wait outlasts the time-out
@@ -18,13 +19,13 @@ import (
 func TestWait_APlaceInTheGatewaysQueue(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(headerPlace) == "" {
+		if r.Header.Get(preset.HeaderPlace) == "" {
 			t.Error("the request does not ask for its place")
 		}
 		tick := time.NewTicker(400 * time.Millisecond)
 		defer tick.Stop()
 		for place := 6; place > 0; place-- {
-			w.Header().Set(headerPlace, fmt.Sprint(place))
+			w.Header().Set(preset.HeaderPlace, fmt.Sprint(place))
 			w.WriteHeader(http.StatusProcessing)
 			<-tick.C
 		}

@@ -14,6 +14,7 @@ import (
 
 	"bivouac.dev/bivouac/cmd/internal/sandboxagent/agentserver/wire"
 	"bivouac.dev/bivouac/httpapi/decode"
+	"bivouac.dev/bivouac/scheduler/agent/preset"
 )
 
 // passage is one request on its way through the relay.
@@ -142,7 +143,7 @@ func (r relayTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if resp.StatusCode == http.StatusUnauthorized && stale == "" && says(resp, "bivouac_token") {
+		if resp.StatusCode == http.StatusUnauthorized && stale == "" && says(resp, preset.ReasonToken) {
 			resp.Body.Close()
 			stale = token
 			continue
@@ -299,7 +300,7 @@ func isElsewhere(resp *http.Response) bool {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		return resp.Header.Get(headerNode) == ""
 	case http.StatusServiceUnavailable:
-		return resp.Header.Get(headerNode) == "" || says(resp, "bivouac_failed")
+		return resp.Header.Get(headerNode) == "" || says(resp, preset.ReasonFailed)
 	}
 	return false
 }
@@ -307,21 +308,21 @@ func isElsewhere(resp *http.Response) bool {
 // busy reports whether a node has no room for a request that another one may have room for. A limit of
 // the endpoint's is the same on every node.
 func busy(resp *http.Response) bool {
-	return resp.StatusCode == http.StatusTooManyRequests && says(resp, "bivouac_busy")
+	return resp.StatusCode == http.StatusTooManyRequests && says(resp, preset.ReasonBusy)
 }
 
 // headerNode is in every answer of a node.
 const headerNode = "X-Bivouac-Index"
 
-// says reports whether an answer is the gateway's own, with a code. What it reads can be read again.
-func says(resp *http.Response, code string) bool {
+// says reports whether an answer is the gateway's own, for a reason. What it reads can be read again.
+func says(resp *http.Response, reason string) bool {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	rest := io.Reader(resp.Body)
 	if err != nil {
 		rest = failing{err}
 	}
 	resp.Body = &reread{Reader: io.MultiReader(bytes.NewReader(start), rest), Closer: resp.Body}
-	return resp.Header.Get(headerNode) != "" && bytes.Contains(start, []byte(`"`+code+`"`))
+	return resp.Header.Get(headerNode) != "" && bytes.Contains(start, []byte(`"`+preset.CodePrefix+reason+`"`))
 }
 
 type reread struct {
@@ -355,6 +356,6 @@ func (r *Relay) unanswered(w http.ResponseWriter, req *http.Request, err error) 
 func writeModelError(w http.ResponseWriter, status int, kind, text string) {
 	wire.WriteJSON(w, status, map[string]any{
 		"type": "error", "detail": text,
-		"error": map[string]any{"type": kind, "message": text, "code": "bivouac_relay"},
+		"error": map[string]any{"type": kind, "message": text, "code": preset.CodePrefix + "relay"},
 	})
 }
