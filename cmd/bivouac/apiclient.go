@@ -120,12 +120,17 @@ func (p *program) addresses(f *apiFlags) ([]string, error) {
 
 // apiKey returns the key of the file or of the environment, "" without one.
 func (p *program) apiKey(f *apiFlags) (string, error) {
-	if f.keyFile == "" {
-		return strings.TrimSpace(p.getenv("BIVOUAC_API_KEY")), nil
+	return p.keyOf("BIVOUAC_API_KEY", "--api-key-file", f.keyFile)
+}
+
+// keyOf returns the key in the file of a flag, or without a file in a variable of the environment.
+func (p *program) keyOf(variable, flag, file string) (string, error) {
+	if file == "" {
+		return strings.TrimSpace(p.getenv(variable)), nil
 	}
-	b, err := os.ReadFile(f.keyFile)
+	b, err := os.ReadFile(file)
 	if err != nil {
-		return "", usagef("--api-key-file: %s", oneLine(err))
+		return "", usagef("%s: %s", flag, oneLine(err))
 	}
 	return strings.TrimSpace(string(b)), nil
 }

@@ -193,19 +193,15 @@ func writeObjects[T any](b *strings.Builder, name string, of []T) {
 	}
 	fmt.Fprintf(b, "  %s = [", name)
 	for _, one := range of {
+		var value ctyjson.SimpleJSONValue
 		text, err := json.Marshal(one)
+		if err == nil {
+			err = json.Unmarshal(text, &value)
+		}
 		if err != nil {
 			continue // unreachable: texts, numbers and booleans
 		}
-		kind, err := ctyjson.ImpliedType(text)
-		if err != nil {
-			continue // likewise
-		}
-		value, err := ctyjson.Unmarshal(text, kind)
-		if err != nil {
-			continue // likewise
-		}
-		fmt.Fprintf(b, "\n%s,", hclwrite.TokensForValue(value).Bytes())
+		fmt.Fprintf(b, "\n%s,", hclwrite.TokensForValue(value.Value).Bytes())
 	}
 	b.WriteString("\n  ]\n")
 }

@@ -131,16 +131,16 @@ func (p *program) conversationsShowCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: p.completeConversation(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client(&api)
-			if err != nil {
-				return err
-			}
 			if user == "" {
-				one, err := p.ownConversation(cmd, c, args[0])
+				_, one, err := p.ownConversation(cmd, &api, args[0])
 				if err != nil {
 					return err
 				}
 				return p.printOwnConversation(&api, one)
+			}
+			c, err := p.client(&api)
+			if err != nil {
+				return err
 			}
 			var one wire.OwnedConversation
 			if err := p.waiting(cmd, c, http.MethodGet, conversationPath(args[0], user), nil, &one); err != nil {

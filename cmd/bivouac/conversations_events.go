@@ -37,11 +37,7 @@ as the agent server sent it.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: p.completeConversation(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client(&api)
-			if err != nil {
-				return err
-			}
-			one, err := p.ownConversation(cmd, c, args[0])
+			c, one, err := p.ownConversation(cmd, &api, args[0])
 			if err != nil {
 				return err
 			}

@@ -16,17 +16,22 @@ import (
 	"bivouac.dev/bivouac/httpapi/client"
 )
 
-// ownConversation returns a conversation of the caller.
-func (p *program) ownConversation(cmd *cobra.Command, c *client.Client, id string) (ownConversation, error) {
+// ownConversation returns a conversation of the caller, and the client that asked for it.
+func (p *program) ownConversation(
+	cmd *cobra.Command, api *apiFlags, id string,
+) (c *client.Client, one ownConversation, err error) {
+	if c, err = p.client(api); err != nil {
+		return nil, one, err
+	}
 	var list []*ownConversation
 	path := ownConversationsPath + "?" + url.Values{"ids": {id}}.Encode()
 	if err := p.waiting(cmd, c, http.MethodGet, path, nil, &list); err != nil {
-		return ownConversation{}, err
+		return nil, one, err
 	}
 	if len(list) != 1 || list[0] == nil {
-		return ownConversation{}, errNoConversation(id)
+		return nil, one, errNoConversation(id)
 	}
-	return *list[0], nil
+	return c, *list[0], nil
 }
 
 func errNoConversation(id string) error {
@@ -157,11 +162,7 @@ func (p *program) conversationActCommand(name, short, path, done string) *cobra.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: p.completeConversation(&api),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := p.client(&api)
-			if err != nil {
-				return err
-			}
-			one, err := p.ownConversation(cmd, c, args[0])
+			c, one, err := p.ownConversation(cmd, &api, args[0])
 			if err != nil {
 				return err
 			}

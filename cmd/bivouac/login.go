@@ -107,13 +107,14 @@ the file, flags before both.`,
 			return p.logIn(cmd, &api, to)
 		},
 	}
-	cmd.Flags().BoolVar(&withKey, "with-key", false, "ask for an API key, not for a browser's leave")
+	cmd.Flags().BoolVar(&withKey, "with-key", false, "ask for an API key instead of a browser's permission")
 	api.register(cmd)
 	api.registerJSON(cmd)
 	return cmd
 }
 
-// newKey gets a key from a browser's leave at a terminal, else from who types or sends it.
+// newKey has a browser allow the terminal, which gets a key of its own. Elsewhere, and with typed, it
+// reads a key.
 func (p *program) newKey(ctx context.Context, to login, typed bool) (string, error) {
 	if _, is := isTerminal(p.stdin); is && !typed {
 		if key, err := p.deviceKey(ctx, to); !errors.Is(err, errNoDevices) {

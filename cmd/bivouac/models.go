@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,9 +23,7 @@ type tryFlags struct {
 }
 
 func (p *program) modelsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "models", Short: "Try servers of models"}
-	cmd.AddCommand(p.modelsTryCommand())
-	return cmd
+	return groupCommand("models", "Try servers of models", p.modelsTryCommand())
 }
 
 func (p *program) modelsTryCommand() *cobra.Command {
@@ -65,16 +62,11 @@ func (p *program) tryModel(cmd *cobra.Command, f *tryFlags, args []string) error
 	if f.model != "" && len(args) > 0 {
 		return usagef("--model: a profile has its own")
 	}
-	llm := engine.LLM{
-		Model: f.model, BaseURL: f.baseURL, APIKey: strings.TrimSpace(p.getenv("LLM_API_KEY")), Timeout: f.timeout,
+	key, err := p.keyOf("LLM_API_KEY", "--model-key-file", f.keyFile)
+	if err != nil {
+		return err
 	}
-	if f.keyFile != "" {
-		key, err := os.ReadFile(f.keyFile)
-		if err != nil {
-			return usagef("--model-key-file: %s", oneLine(err))
-		}
-		llm.APIKey = strings.TrimSpace(string(key))
-	}
+	llm := engine.LLM{Model: f.model, BaseURL: f.baseURL, APIKey: key, Timeout: f.timeout}
 	if llm.Model == "" {
 		if err := p.storedModel(cmd, f, args, &llm); err != nil {
 			return err
@@ -98,7 +90,7 @@ func (p *program) tryModel(cmd *cobra.Command, f *tryFlags, args []string) error
 		err = p.printExamination(x)
 	}
 	if err == nil && !x.Reachable {
-		err = errors.New("the model does not answer: " + oneLine(errors.New(x.Error)))
+		err = errors.New("the model does not answer: " + x.Error)
 	}
 	return err
 }
@@ -142,13 +134,8 @@ func (p *program) printExamination(x native.Examination) error {
 		rows = append(rows, [][2]string{
 			{"first answer", fmt.Sprintf("%.1f s", x.FirstSeconds)}, {"window", window},
 			{"streaming", yesNo(x.Streaming)}, {"tools", x.Tools}, {"parallel calls", yesNo(x.Parallel)},
-			{"vision", x.Vision}, {"repaired", orDash(strings.Join(x.Repaired, "; "))},
+			{"vision", x.Vision}, {"repaired", strings.Join(x.Repaired, "; ")},
 		}...)
 	}
-	var b strings.Builder
-	for _, row := range rows {
-		fmt.Fprintf(&b, "%-15s %s\n", row[0], printable(row[1]))
-	}
-	_, err := p.stdout.Write([]byte(b.String()))
-	return err
+	return printFacts(p.stdout, rows)
 }
