@@ -77,8 +77,7 @@ func (s *Server) run(found *route, c *call, ex *proxy.RequestInfo, w http.Respon
 			return response.Response{}, err
 		}
 	}
-	limit := s.live.Load().MaxBodyBytes
-	limit = max(limit, found.most)
+	limit := max(s.live.Load().MaxBodyBytes, found.most)
 	if found.access == signIn {
 		limit = min(limit, limits.FreeBytes) // anyone may send it
 	}

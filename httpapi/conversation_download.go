@@ -63,7 +63,7 @@ func (s *Server) handleDownload(c *call) (response.Response, error) {
 		return response.Response{}, errOfAgent(err)
 	}
 	if n > maxDownload {
-		return response.Response{}, errDownload(n)
+		return response.Response{}, errDownload(uint64(n))
 	}
 	session, err := s.proxy.OpenLog(c.Request.Context(), a.sandbox.ID, false)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Server) handleDownload(c *call) (response.Response, error) {
 }
 
 // errDownload refuses a download of too many events.
-func errDownload[N int | uint64](n N) error {
+func errDownload(n uint64) error {
 	return response.Error(http.StatusRequestEntityTooLarge,
 		fmt.Sprintf("The conversation has %d events, a download at most %d.", n, maxDownload))
 }

@@ -217,8 +217,13 @@ func (s *Server) handleDeviceToken(c *call) (response.Response, error) {
 	return response.OK(body)
 }
 
-// waitingDevice returns the device that waits with a user's code. Who enters wrong ones has to wait.
-func (c *call) waitingDevice(code string) (*fsm.View, *fsm.Device, error) {
+// waitingDevice returns the device that waits with the user's code in the body. Who enters wrong ones
+// has to wait.
+func (c *call) waitingDevice() (*fsm.View, *fsm.Device, error) {
+	code := c.form().MustText("user_code", fsm.MaxName)
+	if err := c.Check(); err != nil {
+		return nil, nil, err
+	}
 	bars := c.server.devices
 	if bars.barred.Has(c.Caller.User, c.Now) {
 		return nil, nil, &response.HTTPError{
@@ -246,11 +251,7 @@ func errNoDevice() error {
 
 // handleDeviceLook handles POST /oauth/device/look: which device a code is of. It changes nothing.
 func (s *Server) handleDeviceLook(c *call) (response.Response, error) {
-	code := c.form().MustText("user_code", fsm.MaxName)
-	if err := c.Check(); err != nil {
-		return response.Response{}, err
-	}
-	_, d, err := c.waitingDevice(code)
+	_, d, err := c.waitingDevice()
 	if err != nil {
 		return response.Response{}, err
 	}
@@ -260,11 +261,7 @@ func (s *Server) handleDeviceLook(c *call) (response.Response, error) {
 // handleDeviceAllow handles POST /oauth/device/verify-authenticated: the caller allows the device that
 // waits with a code.
 func (s *Server) handleDeviceAllow(c *call) (response.Response, error) {
-	code := c.form().MustText("user_code", fsm.MaxName)
-	if err := c.Check(); err != nil {
-		return response.Response{}, err
-	}
-	v, d, err := c.waitingDevice(code)
+	v, d, err := c.waitingDevice()
 	if err != nil {
 		return response.Response{}, err
 	}

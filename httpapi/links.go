@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -39,7 +38,7 @@ func (s *Server) seenAs(r *http.Request) url.URL {
 	if r.TLS != nil {
 		base.Scheme = "https"
 	}
-	if peer, _, err := net.SplitHostPort(r.RemoteAddr); err == nil && s.trusted(peer) {
+	if s.fromTrusted(r) {
 		if p := lastOf(r.Header, "X-Forwarded-Proto"); p == "http" || p == "https" {
 			base.Scheme = p
 		}
