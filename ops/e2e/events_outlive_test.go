@@ -15,23 +15,14 @@ import (
 	"testing"
 
 	"bivouac.dev/bivouac/ops/e2e/testcluster"
-	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
 // TestWork_EventsOutliveTheSandbox: the built-in agent calls tools, and its sandbox and workspace are
 // deleted. Every node reads all events of the conversation in their order, by each way to read them; so
 // do the others while one is killed, each in turn, and that one when it is back.
 func TestWork_EventsOutliveTheSandbox(t *testing.T) {
-	f := testcluster.Start(t, testcluster.Options{
-		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, os.Getenv("PATH")),
-	})
-	f.SetDefault(t, "work")
-	w := &work{t: t, f: f, model: modeltest.New(t, workScript())}
-	w.Client = testcluster.Client{Base: f.Followers(t)[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}
-	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{
-		"llm_model": "openai/scripted", "llm_api_key": workModelKey, "llm_base_url": w.model.BaseURL()}, nil)
-	w.Sure(t, http.MethodPost, "/api/add-git-providers", map[string]any{
-		"provider_tokens": map[string]any{"github": map[string]any{"token": workGitToken, "host": gitHost(t)}}}, nil)
+	w := startWork(t, os.Getenv("PATH"), workScript())
+	f := w.f
 	w.start(nil)
 	for range 3 {
 		w.say("make a note")

@@ -13,10 +13,6 @@ import (
 // that carries its model's answer is killed. Who reads it sees the whole answer once. The short form
 // asks in Messages alone.
 func TestWork_EachAPI(t *testing.T) {
-	f := testcluster.Start(t, testcluster.Options{
-		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, agentPath(t)),
-	})
-	f.SetDefault(t, "work")
 	script := workScript()
 	script.Stories = append([]*modeltest.Story{{
 		When: modeltest.When{User: "tell me all"},
@@ -24,10 +20,8 @@ func TestWork_EachAPI(t *testing.T) {
 			Text: streamText(), Fault: &modeltest.Fault{Kind: modeltest.SlowChunks, DelayMS: 25},
 		}},
 	}}, script.Stories...)
-	w := &work{t: t, f: f, model: modeltest.New(t, script)}
-	w.Client = testcluster.Client{Base: f.Nodes[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}
-	w.Sure(t, http.MethodPost, "/api/add-git-providers", map[string]any{
-		"provider_tokens": map[string]any{"github": map[string]any{"token": workGitToken, "host": gitHost(t)}}}, nil)
+	w := startWork(t, agentPath(t), script)
+	f := w.f
 	apis := []struct{ path, protocol string }{
 		{"/messages", "anthropic"}, {"/responses", "responses"}, {"/chat/completions", "chat"},
 	}

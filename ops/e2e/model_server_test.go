@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
-	"bivouac.dev/bivouac/ops/e2e/testcluster"
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
@@ -17,19 +15,10 @@ const otherModelKey = "sk-of-the-other-server-0123456789"
 // at its own, with that one's key. Its owner moves it, and the history goes along. Neither key enters
 // the sandbox.
 func TestWork_StaysAtItsServer(t *testing.T) {
-	f := testcluster.Start(t, testcluster.Options{
-		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, agentPath(t)),
-	})
-	f.SetDefault(t, "work")
-	w := &work{t: t, f: f, model: modeltest.New(t, workScript())}
+	w := startWork(t, agentPath(t), workScript())
 	script := workScript()
 	script.Key = otherModelKey
 	other := modeltest.New(t, script)
-	w.Client = testcluster.Client{Base: f.Followers(t)[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}
-	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{
-		"llm_model": "openai/scripted", "llm_api_key": workModelKey, "llm_base_url": w.model.BaseURL()}, nil)
-	w.Sure(t, http.MethodPost, "/api/add-git-providers", map[string]any{
-		"provider_tokens": map[string]any{"github": map[string]any{"token": workGitToken, "host": gitHost(t)}}}, nil)
 	w.start(nil)
 	// asks returns how many requests an answer cost each server.
 	asks := func(text string) (own, others int) {

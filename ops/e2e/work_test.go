@@ -137,21 +137,28 @@ git add .; git -c user.name=t -c user.email=t@example.org commit -qm first`)
 	return host.URL
 }
 
-// TestWork runs conversations in which agents work on a repository: the built-in agent, through the
-// leader's death, a pause, an approval, a rejection and an interrupt; then OpenCode by
-// the request and Codex by the settings. The model's key is nowhere in the sandboxes.
-func TestWork(t *testing.T) {
+// startWork starts a cluster whose sandboxes have a PATH, and a user of it with a scripted model and
+// the private repository.
+func startWork(t *testing.T, path string, script *modeltest.Script) *work {
+	t.Helper()
 	f := testcluster.Start(t, testcluster.Options{
-		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, agentPath(t)),
+		Gateway: true, Config: "llm {\n  hosts = [\"localhost\"]\n}\n", Specs: fmt.Sprintf(workSpec, path),
 	})
 	f.SetDefault(t, "work")
-	w := &work{t: t, f: f, model: modeltest.New(t, workScript())}
+	w := &work{t: t, f: f, model: modeltest.New(t, script)}
 	w.Client = testcluster.Client{Base: f.Followers(t)[0].Base, Key: f.Nodes[0].NewKey(t, "ada")}
 	w.Sure(t, http.MethodPost, "/api/settings", map[string]any{
 		"llm_model": "openai/scripted", "llm_api_key": workModelKey, "llm_base_url": w.model.BaseURL()}, nil)
 	w.Sure(t, http.MethodPost, "/api/add-git-providers", map[string]any{
 		"provider_tokens": map[string]any{"github": map[string]any{"token": workGitToken, "host": gitHost(t)}}}, nil)
+	return w
+}
 
+// TestWork runs conversations in which agents work on a repository: the built-in agent, through the
+// leader's death, a pause, an approval, a rejection and an interrupt; then OpenCode by
+// the request and Codex by the settings. The model's key is nowhere in the sandboxes.
+func TestWork(t *testing.T) {
+	w := startWork(t, agentPath(t), workScript())
 	w.start(nil)
 	w.leaderDies()
 	w.isCalled("Mend the greeting")
