@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"bivouac.dev/bivouac/cluster/raftstore"
 )
 
 const (
@@ -19,8 +21,8 @@ const (
 	// which members time out.
 	syncWarning = 25 * time.Millisecond
 	syncLimit   = 250 * time.Millisecond
-	// roomFail is the room below which scratch files and backups are refused (cluster/raftstore/spare.go).
-	roomFail = int64(256 << 20)
+	// roomFail is the room below which scratch files and backups are refused.
+	roomFail = int64(raftstore.SpareBytes)
 )
 
 // disk measures the file system of a directory. synced tells whether Raft's log is there.
