@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/textproto"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,6 +68,37 @@ func TestModels_AServerWithItsOwnCertificateAndSlots(t *testing.T) {
 	<-done
 }
 
+// occupied is a server with one slot, which a first request has until release. first has its status.
+type occupied struct {
+	token   string
+	asked   chan struct{}
+	release func()
+	first   chan int
+}
+
+func (h *modelHarness) occupy() occupied {
+	h.t.Helper()
+	until := make(chan struct{})
+	o := occupied{
+		asked: make(chan struct{}, 2), release: sync.OnceFunc(func() { close(until) }), first: make(chan int, 1),
+	}
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		o.asked <- struct{}{}
+		<-until
+		fmt.Fprint(w, `{"choices":[]}`)
+	}))
+	h.t.Cleanup(endpoint.Close)
+	h.t.Cleanup(o.release)
+	h.baseURL(endpoint.URL + "/v1")
+	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Servers: []fsm.ModelServer{
+		{Host: strings.TrimPrefix(endpoint.URL, "http://"), Slots: 1},
+	}})
+	o.token = h.token()
+	go func() { o.first <- h.ask(h.t.Context(), o.token, pathChat, chatBody).StatusCode }()
+	<-o.asked
+	return o
+}
+
 // TestModels_AWaitOutlastsTheServersWriteTimeout: who waits for a slot keeps the place.
 func TestModels_AWaitOutlastsTheServersWriteTimeout(t *testing.T) {
 	t.Parallel()
@@ -77,76 +109,37 @@ func TestModels_AWaitOutlastsTheServersWriteTimeout(t *testing.T) {
 	front.Start()
 	t.Cleanup(front.Close)
 	h.front = front
-	asked, release := make(chan struct{}, 2), make(chan struct{})
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked <- struct{}{}
-		<-release
-		fmt.Fprint(w, `{"choices":[]}`)
-	}))
-	defer endpoint.Close()
-	h.baseURL(endpoint.URL + "/v1")
-	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Servers: []fsm.ModelServer{
-		{Host: strings.TrimPrefix(endpoint.URL, "http://"), Slots: 1},
-	}})
-	token := h.token()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if res := h.ask(t.Context(), token, pathChat, chatBody); res.StatusCode != http.StatusOK {
-			t.Errorf("the first request: %d", res.StatusCode)
-		}
-	}()
-	<-asked
+	o := h.occupy()
 	told := 0
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(int, textproto.MIMEHeader) error {
 			if told++; told == 10 { // long after the time-out
-				close(release)
+				o.release()
 			}
 			return nil
 		},
 	})
-	defer func() {
-		if told < 10 {
-			close(release)
-		}
-	}()
-	whole(t, h.ask(ctx, token, pathChat, chatBody, "X-Bivouac-Place", "1"), 200)
-	<-done
+	whole(t, h.ask(ctx, o.token, pathChat, chatBody, "X-Bivouac-Place", "1"), 200)
+	if status := <-o.first; status != http.StatusOK {
+		t.Errorf("the first request: %d", status)
+	}
 }
 
 // TestModels_WhoIsDisabledInTheQueueAsksNoModel once the slot is free.
 func TestModels_WhoIsDisabledInTheQueueAsksNoModel(t *testing.T) {
 	t.Parallel()
 	h := newModelHarness(t, modeltest.Turns(modeltest.Text("unused")))
-	asked, release := make(chan struct{}, 2), make(chan struct{})
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked <- struct{}{}
-		<-release
-		fmt.Fprint(w, `{"choices":[]}`)
-	}))
-	defer endpoint.Close()
-	h.baseURL(endpoint.URL + "/v1")
-	h.configure(fsm.LLM{Hosts: []string{fsm.HostLocal}, Servers: []fsm.ModelServer{
-		{Host: strings.TrimPrefix(endpoint.URL, "http://"), Slots: 1},
-	}})
-	token := h.token()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		h.ask(t.Context(), token, pathChat, chatBody)
-	}()
-	<-asked
+	o := h.occupy()
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(int, textproto.MIMEHeader) error {
 			h.apply("", &fsm.UserDisableBody{UserID: "alice"})
-			close(release)
+			o.release()
 			return nil
 		},
 	})
-	body := whole(t, h.ask(ctx, token, pathChat, chatBody, "X-Bivouac-Place", "1"), http.StatusUnauthorized)
-	if <-done; !strings.Contains(body, "bivouac_token") || len(asked) != 0 {
-		t.Errorf("the model was asked %d times more: %s", len(asked), body)
+	body := whole(t, h.ask(ctx, o.token, pathChat, chatBody, "X-Bivouac-Place", "1"), http.StatusUnauthorized)
+	if <-o.first; !strings.Contains(body, "bivouac_token") || len(o.asked) != 0 {
+		t.Errorf("the model was asked %d times more: %s", len(o.asked), body)
 	}
 }
 

@@ -113,12 +113,6 @@ type messagesStream struct {
 	open  string // the type of the open block, "" for none
 }
 
-// event writes one event.
-func (s *messagesStream) event(kind string, members map[string]any) {
-	members["type"] = kind
-	s.a.Raw("event: " + kind + "\ndata: " + asJSON(members) + "\n\n")
-}
-
 // begin begins the stream.
 func (s *messagesStream) begin() {
 	if s.begun {
@@ -129,7 +123,7 @@ func (s *messagesStream) begin() {
 		"id": fmt.Sprintf("msg_%d", s.a.R.Number), "type": "message", "role": "assistant", "model": "scripted",
 		"content": []any{}, "stop_reason": nil, "usage": messagesUsage(1),
 	}
-	s.event("message_start", map[string]any{"message": message})
+	s.a.named("message_start", map[string]any{"message": message})
 }
 
 func messagesUsage(output int) map[string]any {
@@ -142,19 +136,19 @@ func messagesUsage(output int) map[string]any {
 func (s *messagesStream) start(block map[string]any) {
 	s.stop()
 	s.open, _ = block["type"].(string)
-	s.event("content_block_start", map[string]any{"index": s.index, "content_block": block})
+	s.a.named("content_block_start", map[string]any{"index": s.index, "content_block": block})
 }
 
 func (s *messagesStream) stop() {
 	if s.open != "" {
-		s.event("content_block_stop", map[string]any{"index": s.index})
+		s.a.named("content_block_stop", map[string]any{"index": s.index})
 		s.index++
 	}
 	s.open = ""
 }
 
 func (s *messagesStream) delta(kind, member, text string) {
-	s.event("content_block_delta", map[string]any{
+	s.a.named("content_block_delta", map[string]any{
 		"index": s.index, "delta": map[string]any{"type": kind, member: text},
 	})
 }
@@ -191,11 +185,11 @@ func (s *messagesStream) part(p part) {
 func (s *messagesStream) end(finish string) {
 	s.begin()
 	s.stop()
-	s.event("message_delta", map[string]any{
+	s.a.named("message_delta", map[string]any{
 		"delta": map[string]any{"stop_reason": messagesStop(finish), "stop_sequence": nil},
 		"usage": map[string]any{"output_tokens": 10},
 	})
-	s.event("message_stop", map[string]any{})
+	s.a.named("message_stop", map[string]any{})
 }
 
 func messagesStop(finish string) string {

@@ -170,10 +170,7 @@ func messagesEvents() []Behaviour {
 		{
 			Name: "the stream stays open after message_stop", Maker: "proxy",
 			Source: "https://github.com/earendil-works/pi/issues/5592",
-			Answer: func(a *Reply) {
-				a.Good()
-				a.Pause(20 * time.Second)
-			},
+			Answer: staysOpen,
 		},
 		{
 			Name: "no message_stop", Maker: "Anthropic", Source: "https://github.com/tombii/better-ccflare/pull/307",
@@ -259,6 +256,12 @@ func parallel(a *Reply) {
 	other := *a.Call
 	other.ID, other.Arguments = "call_other", strings.ReplaceAll(a.Call.Arguments, File, "other.txt")
 	a.Calls(*a.Call, other)
+}
+
+// staysOpen writes a good answer and does not end it.
+func staysOpen(a *Reply) {
+	a.Good()
+	a.Pause(20 * time.Second)
 }
 
 // rewritten writes a good stream as change makes it.

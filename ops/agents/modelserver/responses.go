@@ -105,12 +105,6 @@ type responsesStream struct {
 	open   bool
 }
 
-// event writes one event.
-func (s *responsesStream) event(kind string, members map[string]any) {
-	members["type"] = kind
-	s.a.Raw("event: " + kind + "\ndata: " + asJSON(members) + "\n\n")
-}
-
 func (s *responsesStream) response(status string) map[string]any {
 	return map[string]any{
 		"id": fmt.Sprintf("resp_%d", s.a.R.Number), "object": "response", "status": status, "model": "scripted",
@@ -121,7 +115,7 @@ func (s *responsesStream) response(status string) map[string]any {
 func (s *responsesStream) begin() {
 	if !s.begun {
 		s.begun = true
-		s.event("response.created", map[string]any{"response": s.response("in_progress")})
+		s.a.named("response.created", map[string]any{"response": s.response("in_progress")})
 	}
 }
 
@@ -131,18 +125,18 @@ func (s *responsesStream) at() int { return len(s.output) - 1 }
 func (s *responsesStream) start(item map[string]any) {
 	s.stop()
 	s.output, s.open = append(s.output, item), true
-	s.event("response.output_item.added", map[string]any{"output_index": s.at(), "item": item})
+	s.a.named("response.output_item.added", map[string]any{"output_index": s.at(), "item": item})
 }
 
 func (s *responsesStream) stop() {
 	if s.open {
 		s.open = false
-		s.event("response.output_item.done", map[string]any{"output_index": s.at(), "item": s.output[s.at()]})
+		s.a.named("response.output_item.done", map[string]any{"output_index": s.at(), "item": s.output[s.at()]})
 	}
 }
 
 func (s *responsesStream) delta(kind, text string) {
-	s.event("response."+kind+".delta", map[string]any{"output_index": s.at(), "content_index": 0, "delta": text})
+	s.a.named("response."+kind+".delta", map[string]any{"output_index": s.at(), "content_index": 0, "delta": text})
 }
 
 // thinks writes a thought that only its maker can read.
@@ -185,7 +179,7 @@ func (s *responsesStream) end(finish string) {
 	s.begin()
 	s.stop()
 	r := s.finished(finish)
-	s.event("response."+r["status"].(string), map[string]any{"response": r})
+	s.a.named("response."+r["status"].(string), map[string]any{"response": r})
 }
 
 // finished is the response at its end.

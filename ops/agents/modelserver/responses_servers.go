@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 )
 
 // inResponses are behaviours of servers of Responses.
@@ -125,10 +124,7 @@ func responsesStreams() []Behaviour {
 		{
 			Name: "the stream stays open after response.completed", Maker: "OpenAI",
 			Source: "https://github.com/openai/codex/pull/9170",
-			Answer: func(a *Reply) {
-				a.Good()
-				a.Pause(20 * time.Second)
-			},
+			Answer: staysOpen,
 		},
 		{
 			Name: "response.failed", Maker: "OpenAI", Source: "https://github.com/Wei-Shaw/sub2api/issues/3038",
@@ -171,7 +167,6 @@ func responsesStreams() []Behaviour {
 
 // otherAPIs are servers that do not speak the API that the settings lead to.
 func otherAPIs() []Behaviour {
-	said := func(status int, text string) *Refusal { return &Refusal{status, text} }
 	codex := `{"error":{"message":"This model is only supported in v1/responses and not in v1/chat/completions.",` +
 		`"type":"invalid_request_error","param":"model","code":null}}`
 	legacy := `{"error":{"message":"Unsupported legacy protocol: /v1/chat/completions is not supported. ` +
@@ -180,22 +175,22 @@ func otherAPIs() []Behaviour {
 		{
 			Name: "a model of Responses", Maker: "OpenAI", API: Responses, Asked: Completions,
 			Source:    "https://github.com/alvinunreal/tmuxai/issues/82",
-			Elsewhere: said(http.StatusNotFound, codex),
+			Elsewhere: &Refusal{http.StatusNotFound, codex},
 		},
 		{
 			Name: "only Responses", Maker: "sub2api", API: Responses, Asked: Completions,
-			Source: "https://github.com/Wei-Shaw/sub2api/issues/885", Elsewhere: said(http.StatusBadRequest, legacy),
+			Source: "https://github.com/Wei-Shaw/sub2api/issues/885", Elsewhere: &Refusal{http.StatusBadRequest, legacy},
 		},
 		{
 			Name: "a model that chat completions do not have", Maker: "Azure", API: Responses,
 			Asked: Completions, Source: "https://github.com/langgenius/dify-plugin-sdks/issues/264",
-			Elsewhere: said(http.StatusBadRequest, `{"error":{"code":"OperationNotSupported","message":"The chatCompletion `+
-				`operation does not work with the specified model, gpt-5.1-codex. Please choose a different model."}}`),
+			Elsewhere: &Refusal{http.StatusBadRequest, `{"error":{"code":"OperationNotSupported","message":"The chatCompletion ` +
+				`operation does not work with the specified model, gpt-5.1-codex. Please choose a different model."}}`},
 		},
 		{
 			Name: "no Responses", Maker: "llama.cpp, old", Asked: Responses,
 			Source:    "https://github.com/BerriAI/litellm/issues/13130",
-			Elsewhere: said(http.StatusNotFound, `{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}`),
+			Elsewhere: &Refusal{http.StatusNotFound, `{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}`},
 		},
 		{
 			Name: "no Responses, and a page", Maker: "Ollama, old", Asked: Responses,

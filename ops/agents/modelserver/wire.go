@@ -14,7 +14,7 @@ const (
 
 // path is the API's path below the base URL.
 func (a API) path() string {
-	if a == "" || a == Completions {
+	if a == Completions {
 		return "/chat/completions"
 	}
 	return "/" + string(a)
@@ -30,6 +30,12 @@ type stream interface {
 	whole(p part, finish string)
 	// thinks writes a thought and what its maker knows it by.
 	thinks(text, signature string)
+}
+
+// named writes an event with its kind, as those APIs have it.
+func (a *Reply) named(kind string, members map[string]any) {
+	members["type"] = kind
+	a.Raw("event: " + kind + "\ndata: " + asJSON(members) + "\n\n")
 }
 
 // part is what a delta of chat completions says.
@@ -74,7 +80,6 @@ func everywhere(list []Behaviour) []Behaviour {
 			continue
 		}
 		for _, api := range []API{Messages, Responses} {
-			b := b
 			b.API = api
 			all = append(all, b)
 		}

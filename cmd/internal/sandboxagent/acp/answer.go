@@ -62,18 +62,18 @@ func (e *Engine) finish(s *session, t *turn, a promptAnswer) (engine.Outcome, er
 
 // broken stores the message that tells a failure of a turn, with more events, and returns the failure.
 func (e *Engine) broken(f *engine.Failure, more ...event.Event) error {
-	m := &event.Message{
-		Head: event.Head{Source: event.SourceAgent},
-		LLMMessage: event.LLMMessage{
-			Role:    "assistant",
-			Content: []event.Content{event.TextContent("ACP error: " + f.Detail)},
-		},
-		ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
-	}
-	if err := e.conversation.Append(append([]event.Event{m}, more...)...); err != nil {
+	list := append([]event.Event{agentMessage("ACP error: " + f.Detail)}, more...)
+	if err := e.conversation.Append(list...); err != nil {
 		return err
 	}
 	return f
+}
+
+func agentMessage(text string) *event.Message {
+	return &event.Message{
+		Head: event.Head{Source: event.SourceAgent}, ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
+		LLMMessage: event.LLMMessage{Role: "assistant", Content: []event.Content{event.TextContent(text)}},
+	}
 }
 
 // stats adds a turn's tokens and cost to the conversation's.

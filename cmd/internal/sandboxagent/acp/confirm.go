@@ -252,11 +252,7 @@ func (e *Engine) accept(s *session, events []event.Event) (note string, err erro
 	if err := e.endCalls(waiting, askedAgain); err != nil || s.loaded || len(waiting) == 0 {
 		return note + "\n", err
 	}
-	m := &event.Message{
-		Head: event.Head{Source: event.SourceAgent}, ActivatedSkills: []string{}, ExtendedContent: []event.Text{},
-		LLMMessage: event.LLMMessage{Role: "assistant", Content: []event.Content{event.TextContent(lostSession)}},
-	}
-	return note + "\n", e.conversation.Append(m)
+	return note + "\n", e.conversation.Append(agentMessage(lostSession))
 }
 
 // LastRead implements engine.Reader.

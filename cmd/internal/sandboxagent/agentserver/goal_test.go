@@ -1,7 +1,6 @@
 package agentserver
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -53,16 +52,7 @@ func pursuing(t *testing.T, data string, verdicts ...modeltest.Answer) (*server,
 		{Answers: []modeltest.Answer{modeltest.Text("Worked.")}},
 	}})
 	s := serveAt(t, data, nativeEngine)
-	b, err := json.Marshal(map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": t.TempDir()},
-		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}},
-		"initial_message": map[string]any{"content": "go"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.want(201, "POST", "/api/conversations", string(b))
+	s.converse(t.TempDir(), m, nil)
 	s.settled(convID)
 	return s, m
 }

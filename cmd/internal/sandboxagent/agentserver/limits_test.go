@@ -12,8 +12,8 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
-// limited makes a conversation with the native engine and limits.
-func (s *server) limited(dir string, m *modeltest.Server, more map[string]any) {
+// converse makes a conversation with the native engine and more members of its request.
+func (s *server) converse(dir string, m *modeltest.Server, more map[string]any) {
 	s.t.Helper()
 	body := map[string]any{
 		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
@@ -89,7 +89,7 @@ func TestLimits_AModelThatNeverStops(t *testing.T) {
 				return a, true
 			}})
 			s := serveAt(t, t.TempDir(), nativeEngine)
-			s.limited(t.TempDir(), m, c.limit)
+			s.converse(t.TempDir(), m, c.limit)
 			if got := s.settled(convID); got != "error" {
 				t.Fatalf("status %s: %q", got, s.kinds(convID))
 			}
@@ -119,7 +119,7 @@ func TestLimits_InterruptOfABatch(t *testing.T) {
 	m := modeltest.New(t, titled(
 		modeltest.Calls(shell("echo one"), shell("touch hangs; sleep 600"), shell("touch three")), modeltest.Text("Done.")))
 	s := serveAt(t, t.TempDir(), nativeEngine)
-	s.limited(dir, m, nil)
+	s.converse(dir, m, nil)
 	s.until("the second call", func() bool { return exists(dir + "/hangs") })
 	s.want(200, "POST", convPath+"/interrupt", "")
 	if got := s.settled(convID); got != "paused" || exists(dir+"/three") || s.oneResult() != 3 {
@@ -151,7 +151,7 @@ func TestLimits_DiskFull(t *testing.T) {
 		modeltest.Calls(modeltest.Tool("terminal",
 			map[string]any{"command": "head -c 4000000 /dev/zero > fill; seq 2000"})), modeltest.Text("Done.")))
 	s := serveAt(t, disk+"/data", nativeEngine)
-	s.limited(disk+"/work", m, nil)
+	s.converse(disk+"/work", m, nil)
 	if got := s.settled(convID); got != "error" {
 		t.Fatalf("status %s: %q", got, s.kinds(convID))
 	}

@@ -60,16 +60,7 @@ func TestNavigate(t *testing.T) {
 		return modeltest.Text("I know " + strings.Join(said, " and ") + "."), true
 	}})
 	s := serveAt(t, data, nativeEngine)
-	b, err := json.Marshal(map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": t.TempDir()}, "autotitle": false,
-		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}},
-		"initial_message": map[string]any{"content": "one"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.want(201, "POST", "/api/conversations", string(b))
+	s.converse(t.TempDir(), m, map[string]any{"autotitle": false, "initial_message": map[string]any{"content": "one"}})
 	s.settled(convID)
 	messages := func() (list []event.Event) {
 		for _, e := range s.events(convID) {

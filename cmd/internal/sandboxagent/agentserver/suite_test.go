@@ -1,7 +1,6 @@
 package agentserver
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -92,16 +91,11 @@ func suiteServer(t *testing.T, agent, dir string, p *intender) *server {
 		environ = withAgent(t, program)
 	}
 	settings["llm"] = map[string]any{"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}
-	b, err := json.Marshal(map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir}, "agent_settings": settings,
-		"initial_message": map[string]any{"content": "The test of this repository fails. Mend it."},
-		"max_iterations":  1 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := serveAt(t, t.TempDir(), func(c *config.Config) { nativeEngine(c); environ(c) })
-	s.want(201, "POST", "/api/conversations", string(b))
+	s.converse(dir, m, map[string]any{
+		"agent_settings": settings, "max_iterations": 1 << 20,
+		"initial_message": map[string]any{"content": "The test of this repository fails. Mend it."},
+	})
 	return s
 }
 

@@ -96,7 +96,7 @@ func TestWaiting_AMessageIsReadOnce(t *testing.T) {
 	}{"before the last call": {false, 2}, "in the last call": {true, 3}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, hold := t.TempDir(), make(chan struct{})
+			hold := make(chan struct{})
 			call := modeltest.Calls(modeltest.Tool("terminal", map[string]any{"command": "true"}))
 			answers := []modeltest.Answer{call, modeltest.Text("Done."), modeltest.Text("More is done.")}
 			answers[map[bool]int{true: 1}[c.last]].Hold = hold
@@ -105,16 +105,7 @@ func TestWaiting_AMessageIsReadOnce(t *testing.T) {
 				{Answers: answers, InOrder: true},
 			}})
 			s := serveAt(t, t.TempDir(), nativeEngine)
-			b, err := json.Marshal(map[string]any{
-				"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
-				"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-					"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}},
-				"initial_message": map[string]any{"content": "go"},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.want(201, "POST", "/api/conversations", string(b))
+			s.converse(t.TempDir(), m, nil)
 			s.until("the call", func() bool { return asked(m) == 1+map[bool]int{true: 1}[c.last] })
 			s.want(200, "POST", convPath+"/events", `{"content":"and more","run":true}`)
 			close(hold)

@@ -223,11 +223,21 @@ func (c *client) send(ctx context.Context, r outgoing) (*http.Response, error) {
 	return c.do(req, r.api)
 }
 
-// do sends a request with the key, in the header that the API has for it.
+// do sends a request with the API's version, and with the key in the header that the API has for it.
 func (c *client) do(req *http.Request, api preset.API) (*http.Response, error) {
-	header(req.Header, api, c.llm.APIKey)
-	if c.endpoint.Azure && c.llm.APIKey != "" {
-		req.Header.Set("Api-Key", c.llm.APIKey)
+	h, key := req.Header, c.llm.APIKey
+	if api == preset.Messages {
+		h.Set("Anthropic-Version", "2023-06-01")
+	}
+	switch {
+	case key == "":
+	case api == preset.Messages:
+		h.Set("X-Api-Key", key)
+	default:
+		h.Set("Authorization", "Bearer "+key)
+	}
+	if c.endpoint.Azure && key != "" {
+		h.Set("Api-Key", key)
 	}
 	return c.http.Do(req)
 }

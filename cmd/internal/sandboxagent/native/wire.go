@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 
 	openai "github.com/sashabaranov/go-openai"
 
@@ -49,16 +50,15 @@ func (t thoughts) fitted(d dialect, list []openai.ChatCompletionMessage) thought
 	for id, k := range t {
 		out[d.callID(id)] = k
 	}
-	for i := len(list) - 1; i >= 0 && d.noThoughtsTo != ""; i-- {
-		for _, c := range list[i].ToolCalls {
-			if c.ID == d.noThoughtsTo {
-				for _, m := range list[:i+1] {
-					for _, c := range m.ToolCalls {
-						delete(out, c.ID)
-					}
-				}
-				return out
-			}
+	refused := 0
+	for i, m := range list {
+		if slices.ContainsFunc(m.ToolCalls, func(c openai.ToolCall) bool { return c.ID != "" && c.ID == d.noThoughtsTo }) {
+			refused = i + 1
+		}
+	}
+	for _, m := range list[:refused] {
+		for _, c := range m.ToolCalls {
+			delete(out, c.ID)
 		}
 	}
 	return out
@@ -116,20 +116,6 @@ var ( //nolint:gochecknoglobals // compiled once, read-only
 		`(?i)does not serve this API|responses API is not (supported|enabled)|unknown url|invalid url`)
 	namesModel = regexp.MustCompile(`(?i)\bmodel\b`)
 )
-
-// header sets what an API's requests have beside the key.
-func header(h http.Header, api preset.API, key string) {
-	if api != preset.Messages {
-		if key != "" {
-			h.Set("Authorization", "Bearer "+key)
-		}
-		return
-	}
-	h.Set("Anthropic-Version", "2023-06-01")
-	if key != "" {
-		h.Set("X-Api-Key", key)
-	}
-}
 
 // event reads one event of a stream or a whole answer, in the form that it has.
 func (a *parts) event(data []byte) error {

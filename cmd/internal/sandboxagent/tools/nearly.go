@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 )
@@ -19,27 +20,15 @@ func nearly(text, old string) string {
 	if len(text) > largestNearly {
 		return ""
 	}
-	// The positions in text of its characters that are no whitespace.
-	var bare []byte
-	var at []int
-	for i := range len(text) {
-		if !blank(text[i]) {
-			bare, at = append(bare, text[i]), append(at, i)
-		}
-	}
-	want := strings.Map(func(r rune) rune {
-		if r < 0x80 && blank(byte(r)) {
-			return -1
-		}
-		return r
-	}, old)
-	if want == "" {
+	all, at := bare(text)
+	want, _ := bare(old)
+	if len(want) == 0 {
 		return ""
 	}
 	var b strings.Builder
-	n, all := 0, string(bare)
+	n := 0
 	for from := 0; ; n++ {
-		i := strings.Index(all[from:], want)
+		i := bytes.Index(all[from:], want)
 		if i < 0 {
 			break
 		}
@@ -61,6 +50,12 @@ func nearly(text, old string) string {
 	return b.String()
 }
 
-func blank(c byte) bool {
-	return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'
+// bare returns the bytes of a text that are no whitespace, and where they are.
+func bare(text string) (b []byte, at []int) {
+	for i := range len(text) {
+		if strings.IndexByte(" \t\n\r\f\v", text[i]) < 0 {
+			b, at = append(b, text[i]), append(at, i)
+		}
+	}
+	return b, at
 }

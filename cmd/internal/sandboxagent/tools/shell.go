@@ -31,11 +31,7 @@ const (
 	settleTries = 5
 	drainTime   = 500 * time.Millisecond // for the rest of the output of a shell that ended
 	askLook     = 100 * time.Millisecond // between two looks whether a program waits for input
-)
-
-// askLooks is how many looks in a row find that, without output between them.
-const (
-	askLooks = 3
+	askLooks    = 3                      // in a row find that, without output between them
 )
 
 // encodedLine is the length of a line of an encoded command. A terminal takes at most 4095 bytes.

@@ -46,3 +46,58 @@ while p.poll(): print("got", sys.stdin.readline())'`, "one", "got one"},
 		})
 	}
 }
+
+// TestTerminal_SoftTimeoutAndInput starts a program that is silent and reads, and talks to it.
+func TestTerminal_SoftTimeoutAndInput(t *testing.T) {
+	s, _ := opened(t, func(c *Config) { c.SoftTimeout = 1500 * time.Millisecond })
+	if o := s.sh(t, args{"command": ""}); !o.IsError || !strings.Contains(o.out(),
+		"No previous running command to retrieve") {
+		t.Errorf("without a command: %s", o.raw)
+	}
+	if o := s.sh(t, args{"command": "y", "is_input": true}); !o.IsError ||
+		!strings.Contains(o.out(), "No previous running command to interact") {
+		t.Errorf("input without a command: %s", o.raw)
+	}
+	o := s.sh(t, args{"command": "echo begun; read a; echo got $a; read b; echo end $b"})
+	if o.code() != -1 || o.out() != "begun" || !strings.Contains(o.Meta.Suffix, "no new output after 1.5 seconds") ||
+		o.Timeout {
+		t.Fatalf("a silent command: %s", o.raw)
+	}
+	if o := s.sh(t, args{"command": "echo other"}); o.code() != -1 || !strings.Contains(o.Meta.Suffix, "NOT executed") {
+		t.Errorf("a second command: %s", o.raw)
+	}
+	if o := s.sh(t, args{"command": "one", "is_input": true}); o.code() != -1 || o.out() != "got one" {
+		t.Errorf("input: %s", o.raw)
+	}
+	if o := s.sh(t, args{"command": "two", "is_input": true}); o.code() != 0 || o.out() != "end two" {
+		t.Errorf("more input: %s", o.raw)
+	}
+	s.sh(t, args{"command": "cat"})
+	if o := s.sh(t, args{"command": "C-d", "is_input": true}); o.code() != 0 {
+		t.Errorf("the end of the input: %s", o.raw)
+	}
+	s.sh(t, args{"command": "sleep 1000"})
+	if o := s.sh(t, args{"command": "C-c"}); o.code() != 130 {
+		t.Errorf("C-c: %s", o.raw)
+	}
+	s.sh(t, args{"command": "sleep 1000"})
+	if o := s.sh(t, args{"command": "C-z", "is_input": true}); o.code() != 148 {
+		t.Errorf("C-z: %s", o.raw)
+	}
+	s.sh(t, args{"command": "fg"})
+	if o := s.sh(t, args{"command": "C-c", "is_input": true}); o.code() != 130 {
+		t.Errorf("C-c of the job in front: %s", o.raw)
+	}
+}
+
+// TestTerminal_InputIsNoCommand sends input that nobody reads; it must not become a command later.
+func TestTerminal_InputIsNoCommand(t *testing.T) {
+	s, dir := opened(t, func(c *Config) { c.SoftTimeout = 200 * time.Millisecond })
+	s.sh(t, args{"command": "sleep 0.6"})
+	s.sh(t, args{"command": "touch " + dir + "/made\ntouch " + dir + "/made", "is_input": true})
+	for s.sh(t, args{"command": ""}).code() == -1 {
+	}
+	if o := s.sh(t, args{"command": "ls"}); o.out() != "" {
+		t.Errorf("unread input was run as a command: %s", o.raw)
+	}
+}

@@ -13,17 +13,16 @@ const rootParent = "__root__"
 
 const leftText = "The conversation was taken back to this tool call, whose result is on another branch."
 
-// parentOf returns the index of an entry's parent: of a file without parents the entry before it, and
-// -1 for the first of a branch.
+// parentOf returns the index of an entry's parent: the entry before it where the file has no parents or
+// not this one, and -1 for the first of a branch.
 func (l *eventLog) parentOf(id *string) int {
-	if id == nil {
-		return len(l.entries) - 1
-	}
-	if n, known := l.byID[*id]; known {
-		return n
-	}
-	if *id == rootParent {
-		return -1
+	if id != nil {
+		if n, known := l.byID[*id]; known {
+			return n
+		}
+		if *id == rootParent {
+			return -1
+		}
 	}
 	return len(l.entries) - 1
 }

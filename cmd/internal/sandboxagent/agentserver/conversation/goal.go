@@ -1,6 +1,7 @@
 package conversation
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,8 +61,7 @@ func (s *Service) StartGoal(c *Conversation, objective string, rounds int) error
 // ResumeGoal goes on with a goal that was interrupted, also by a restart.
 func (s *Service) ResumeGoal(c *Conversation) error {
 	var last goalStatus
-	if raw := c.State(keyGoal); len(raw) == 0 || json.Unmarshal(raw, &last) != nil ||
-		last.Status != "interrupted" && last.Status != "running" {
+	if json.Unmarshal(c.State(keyGoal), &last) != nil || last.Status != "interrupted" && last.Status != "running" {
 		return ErrNoGoal
 	}
 	return s.pursue(c, last, goalResumed)
@@ -132,10 +132,7 @@ func (s *Service) rounds(ctx context.Context, c *Conversation, g *goal, judge en
 			g.state.Active, g.state.Status = false, map[bool]string{true: "complete", false: "capped"}[v.Complete]
 			return c.Append(engine.Update(keyGoal, g.state))
 		}
-		missing := v.Missing
-		if missing == "" {
-			missing = "some requirements are not checked."
-		}
+		missing := cmp.Or(v.Missing, "some requirements are not checked.")
 		message = fmt.Sprintf(goalFollowUp, g.state.Iteration, missing)
 	}
 }
@@ -182,7 +179,7 @@ func (c *Conversation) StopGoal() {
 // interruptedGoal is the end of a goal that a restart left, nil without one.
 func (c *Conversation) interruptedGoal() []event.Event {
 	var last goalStatus
-	if raw := c.log.state[keyGoal]; len(raw) == 0 || json.Unmarshal(raw, &last) != nil || !last.Active {
+	if json.Unmarshal(c.log.state[keyGoal], &last) != nil || !last.Active {
 		return nil
 	}
 	last.Active, last.Status, last.Verdict = false, "interrupted", nil
