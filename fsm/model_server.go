@@ -14,8 +14,8 @@ import (
 const (
 	maxCA      = 64 << 10
 	maxHeaders = 16
-	// MaxSlots bounds the requests that a server has at once from a node.
-	MaxSlots = 10_000
+	// maxSlots bounds the requests that a server has at once from a node.
+	maxSlots = 10_000
 	// maxWindow bounds a window and an answer, in tokens.
 	maxWindow = 100_000_000
 	// maxModelSeconds bounds the time-out of a call, in seconds.
@@ -94,8 +94,8 @@ func namesSecret(name string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(strings.ToLower(name), word) })
 }
 
-// CheckModelHeader returns an error for a header that an operator may not add to requests.
-func CheckModelHeader(name, value string) error {
+// checkModelHeader returns an error for a header that an operator may not add to requests.
+func checkModelHeader(name, value string) error {
 	switch {
 	case !isHeaderName(name):
 		return fmt.Errorf("%q is no name of a header", clip(name))
@@ -124,10 +124,10 @@ func (r *rules) servers(l LLM) {
 		hosts[strings.ToLower(s.Host)] = true
 		r.check(s.CA == "" || len(s.CA) <= maxCA && strings.Contains(s.CA, "-----BEGIN CERTIFICATE-----"),
 			"llm's servers: the ca of %q must be certificates in PEM, of at most %d bytes", clip(s.Host), maxCA)
-		r.check(s.Slots >= 0 && s.Slots <= MaxSlots, "llm's servers: slots must be between 0 and %d", MaxSlots)
+		r.check(s.Slots >= 0 && s.Slots <= maxSlots, "llm's servers: slots must be between 0 and %d", maxSlots)
 		r.check(len(s.Headers) <= maxHeaders, "llm's servers: %q has more than %d headers", clip(s.Host), maxHeaders)
 		for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
-			err := CheckModelHeader(name, s.Headers[name])
+			err := checkModelHeader(name, s.Headers[name])
 			r.check(err == nil, "llm's servers: %v", err)
 		}
 	}

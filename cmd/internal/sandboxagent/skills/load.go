@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"bivouac.dev/bivouac/cmd/internal/sandboxagent/tools"
 )
 
 // Bounds of what is read.
@@ -52,7 +54,7 @@ func Load(o Options) *Catalog {
 	seen := map[string]bool{}
 	if o.WorkingDir != "" {
 		roots := []string{o.WorkingDir}
-		if root := gitRoot(o.WorkingDir); root != "" && root != o.WorkingDir {
+		if root := tools.GitRoot(o.WorkingDir); root != "" && root != o.WorkingDir {
 			roots = append(roots, root)
 		}
 		for _, root := range roots {
@@ -121,20 +123,6 @@ func (c *Catalog) add(to []Skill, seen map[string]bool, list []Skill) []Skill {
 func (c *Catalog) fail(path string, err error) {
 	if err != nil && len(c.failures) < maxSkills {
 		c.failures = append(c.failures, Failure{path, err})
-	}
-}
-
-// gitRoot returns the directory with a .git that dir is in, or "".
-func gitRoot(dir string) string {
-	for {
-		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
-			return dir
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return ""
-		}
-		dir = parent
 	}
 }
 

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -38,13 +39,7 @@ type ignoreLevel struct {
 
 // ignoresFor reads the rules above a directory.
 func ignoresFor(ctx context.Context, dir string) *ignores {
-	repository := dir
-	for !exists(filepath.Join(repository, ".git")) && filepath.Dir(repository) != repository {
-		repository = filepath.Dir(repository)
-	}
-	if !exists(filepath.Join(repository, ".git")) {
-		repository = dir
-	}
+	repository := cmp.Or(GitRoot(dir), dir)
 	g := &ignores{base: repository, tries: maxIgnoreTries}
 	g.enter(repository, filepath.Join(".git", "info", "exclude"))
 	below := g.parts(dir)
@@ -57,6 +52,18 @@ func ignoresFor(ctx context.Context, dir string) *ignores {
 	}
 	g.enter(dir, ".gitignore")
 	return g
+}
+
+// GitRoot returns the directory with a .git that dir is in, or "".
+func GitRoot(dir string) string {
+	for !exists(filepath.Join(dir, ".git")) {
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return ""
+		}
+		dir = parent
+	}
+	return dir
 }
 
 // parts are the names of a path below the base.
