@@ -44,8 +44,7 @@ func TestEventPage_AFilterReadsNoOtherBodies(t *testing.T) {
 		}
 		return s
 	}
-	s, chain := store(), fsm.EventChain{Key: fsm.ChainKey{1}}
-	chain.Hash = chain.Key.Begin()
+	s, chain := store(), fsm.ChainKey{1}.Begin()
 	random := rand.NewChaCha8([32]byte{1})
 	for i := range 4 {
 		change := fsm.EventChange{UserID: "ada", ConversationID: "c1", Before: chain.Hash}
@@ -59,9 +58,8 @@ func TestEventPage_AFilterReadsNoOtherBodies(t *testing.T) {
 			}
 			stored := fsm.AppendEvent(nil, head, body)
 			change.Events = append(change.Events, stored)
-			chain.Hash = chain.Hash.Next(stored)
+			chain = chain.Next(stored)
 		}
-		chain.Number += 1000
 		change.Chain = chain
 		if err := s.Write(uint64(i+1), []fsm.EventChange{change}); err != nil {
 			t.Fatal(err)

@@ -39,15 +39,12 @@ type chainsOf map[fsm.ChainKey]fsm.EventChain
 func (c chainsOf) take(head fileHead, at uint64, stored []byte) error {
 	chain, known := c[head.Key]
 	if !known {
-		chain = fsm.EventChain{Key: head.Key, Hash: head.Key.Begin()}
+		chain = head.Key.Begin()
 	}
 	if chain.Number != at || len(fsm.EventID(stored)) == 0 {
 		return fmt.Errorf("the file has a chain of events twice, or what is no event")
 	}
-	chain.Number++
-	chain.Bytes += uint64(len(stored))
-	chain.Hash = chain.Hash.Next(stored)
-	c[head.Key] = chain
+	c[head.Key] = chain.Next(stored)
 	return nil
 }
 
@@ -99,7 +96,7 @@ func (n *Node) follow(from, state fsm.EventChain) (fsm.EventChain, error) {
 		return from, err
 	}
 	if from.Number == 0 {
-		from = fsm.EventChain{Key: state.Key, Hash: state.Key.Begin()}
+		from = state.Key.Begin()
 	}
 	return s.Follow(from, state.Number)
 }
@@ -189,7 +186,7 @@ func (p *restoring) settle() error {
 		if row == nil || row.Key != key {
 			return p.store.Drop(key)
 		}
-		at, err := p.store.Follow(fsm.EventChain{Key: key, Hash: key.Begin()}, row.Number)
+		at, err := p.store.Follow(key.Begin(), row.Number)
 		if err != nil || at != *row {
 			return err // what lacks is said by the comparison
 		}

@@ -62,19 +62,17 @@ func StoredEvents(n *Node, userID, conversationID string) (ids []string, whole b
 			whole = chain == nil
 			return nil
 		}
-		at := fsm.EventChain{Key: chain.Key, Hash: chain.Key.Begin()}
+		at := chain.Key.Begin()
 		err := s.Events(chain.Key, 0, false, func(position uint64, stored []byte) bool {
 			if position != at.Number {
 				return false
 			}
-			at.Number++
-			at.Hash = at.Hash.Next(stored)
+			at = at.Next(stored)
 			ids = append(ids, string(fsm.EventID(stored)))
 			return true
 		})
 		head, headErr := s.Head(chain.Key)
-		whole = err == nil && headErr == nil && head != nil && at.Number == chain.Number && at.Hash == chain.Hash &&
-			head.EventChain == *chain
+		whole = err == nil && headErr == nil && head != nil && at == *chain && head.EventChain == *chain
 		return nil
 	})
 	return ids, whole

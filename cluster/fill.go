@@ -295,7 +295,7 @@ type filling struct {
 
 // again begins the chain again.
 func (p *filling) again() {
-	p.at, p.replace = fsm.EventChain{Key: p.chain.Key, Hash: p.chain.Key.Begin()}, true
+	p.at, p.replace = p.chain.Key.Begin(), true
 }
 
 // follow goes on over what is here. It ends a chain that is whole, or was deleted meanwhile. An error means

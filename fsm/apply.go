@@ -40,6 +40,7 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.events = nil
 	old := s.View()
 	t := &transaction{
 		store:    s,
@@ -61,7 +62,6 @@ func (s *Store) ApplyBatch(entries []Entry) []Outcome {
 		}
 	}
 	t.txn.Commit()
-	s.events = t.events
 	s.publish(&View{index: t.index, meta: t.meta, txn: s.db.Txn(false), commands: s.commands, keys: t.keys}, t.epoch)
 	return outcomes
 }
@@ -84,8 +84,6 @@ type transaction struct {
 	epoch *epoch
 	// keys becomes View.keys.
 	keys uint64
-	// events are what the commands did to chains of events.
-	events []EventChange
 	// sums, if not nil, gathers what the rows add to the usages until storeSums.
 	sums map[string]Usage
 }

@@ -46,12 +46,17 @@ func unhex(to, text []byte) error {
 	return err
 }
 
-// Begin returns the hash of a chain without events. It differs from chain to chain, so no event of
-// one chain continues another.
-func (k ChainKey) Begin() ChainHash {
-	var h ChainHash
-	copy(h[:], k[:])
-	return h
+// Begin returns the chain without events. Its hash differs from chain to chain, so no event of one
+// chain continues another.
+func (k ChainKey) Begin() EventChain {
+	c := EventChain{Key: k}
+	copy(c.Hash[:], k[:])
+	return c
+}
+
+// Next returns the chain after one more event.
+func (c EventChain) Next(stored []byte) EventChain {
+	return EventChain{c.Key, c.Number + 1, c.Bytes + uint64(len(stored)), c.Hash.Next(stored)}
 }
 
 // Next returns the hash after one more event.
@@ -81,9 +86,7 @@ func (c EventChange) At() uint64 { return c.Chain.Number - uint64(len(c.Events))
 // newChain returns the chain of a conversation before its first event, which comes at an index.
 func newChain(userID, conversationID string, index uint64) EventChain {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(prefixOf(userID, conversationID), index))
-	c := EventChain{Key: ChainKey(sum[:len(ChainKey{})])}
-	c.Hash = c.Key.Begin()
-	return c
+	return ChainKey(sum[:len(ChainKey{})]).Begin()
 }
 
 // EventChain finds the events of a user's conversation, nil for none.

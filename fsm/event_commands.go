@@ -61,24 +61,22 @@ func (t *transaction) applyEventsAppend(b *EventsAppendBody) (Result, *Error) {
 	}
 	change := EventChange{UserID: c.UserID, ConversationID: c.ID, Before: chain.Hash, Events: b.Events}
 	for _, stored := range b.Events {
-		chain.Hash = chain.Hash.Next(stored)
+		chain = chain.Next(stored)
 	}
-	chain.Number += uint64(len(b.Events))
-	chain.Bytes += uint64(size)
 	change.Chain = chain
 	next := *c
 	next.Events = &chain
 	next.UpdatedAt = t.now
 	b.Facts.addTo(&next)
 	put(t, tableConversations, c, &next)
-	t.events = append(t.events, change)
+	t.store.events = append(t.store.events, change)
 	return Result{}, nil
 }
 
 // dropEvents notes that the events of a conversation are removed with it, if it has any.
 func (t *transaction) dropEvents(c *Conversation) {
 	if c.Events != nil {
-		t.events = append(t.events, EventChange{
+		t.store.events = append(t.store.events, EventChange{
 			UserID: c.UserID, ConversationID: c.ID, Chain: *c.Events, Dropped: true,
 		})
 	}

@@ -16,16 +16,16 @@ import (
 // records the history (history.go): terms with nonces, births, holds, orphans. Version 4 counts the
 // lengths of texts in characters. Version 5 narrows what users, keys and nodes may do. Version 6
 // replaces the keys of sandboxes, and revokes nodes by their names. Version 7 keeps the whole
-// configuration of the cluster, marks clients, and records copies and moves of workspaces. Version 8
-// configures the model gateway, counts what models were used for, gives specs agents, which
-// settings and starts choose, and puts conversations into sandboxes together. Version 9 counts
-// what is kept as the memory that it takes, collects what has expired, has a drain move one workspace
-// first, has starts ask about a repository's files that run by themselves, and has voters say whom they
-// voted for, so that a follower believes no leader without a majority's votes. Version 10 encrypts
-// copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of models and
-// agents, and sessions of browsers, lets users make keys of their own, and starts ask for an agent that
-// plans. Version 12 keeps the events of conversations, has a pause leave the job running for a while, and
-// lets terminals log in with a browser.
+// configuration of the cluster, marks clients, and records copies and moves of workspaces. Version
+// 8 configures the model gateway, counts what models were used for, gives specs agents, which
+// settings and starts choose, and puts conversations into sandboxes together. Version 9 counts what
+// is kept as the memory that it takes, collects what has expired, has a drain move one workspace
+// first, has starts ask about a repository's files that run by themselves, and has voters say whom
+// they voted for, so that a follower believes no leader without a majority's votes. Version 10
+// encrypts copies of workspaces, and gives commands a binary header. Version 11 keeps profiles of
+// models and agents, and sessions of browsers, lets users make keys of their own, and has starts
+// ask for an agent that plans. Version 12 keeps the events of conversations, has a pause leave the
+// job running for a while, and lets terminals log in with a browser.
 const ProtocolVersion = 12
 
 // What each protocol version introduced.

@@ -28,7 +28,7 @@ func (s *Store) Pin() (*Pin, error) {
 // Events calls fn with the events of a chain in their order, until it returns false. fn must not keep
 // stored.
 func (p *Pin) Events(key fsm.ChainKey, fn func(at uint64, stored []byte) bool) error {
-	return p.s.read("reading events", func() error {
+	return p.s.read(func() error {
 		return positions(p.view, chainKey(prefixEvent, key), 0, false, fn)
 	})
 }

@@ -51,19 +51,19 @@ func (s *Store) head(key fsm.ChainKey) (*Head, error) {
 }
 
 // read runs fn, which only reads.
-func (s *Store) read(what string, fn func() error) error {
+func (s *Store) read(fn func() error) error {
 	if err := s.Failure(); err != nil {
 		return err
 	}
 	if err := contain(fn); err != nil {
-		return s.named(what, err)
+		return s.named("reading events", err)
 	}
 	return nil
 }
 
 // Head returns how far the events of a chain are here without a gap, nil for a chain that is not here.
 func (s *Store) Head(key fsm.ChainKey) (head *Head, err error) {
-	err = s.read("reading events", func() (err error) {
+	err = s.read(func() (err error) {
 		head, err = s.head(key)
 		return err
 	})
@@ -72,8 +72,8 @@ func (s *Store) Head(key fsm.ChainKey) (head *Head, err error) {
 
 // Heads calls fn with the head of each chain, until it returns false.
 func (s *Store) Heads(fn func(*Head) bool) error {
-	return s.read("reading events", func() error {
-		return s.scan([]byte{prefixHead}, nil, false, func(key, value []byte) (bool, error) {
+	return s.read(func() error {
+		return scan(s.db, []byte{prefixHead}, nil, false, func(key, value []byte) (bool, error) {
 			if len(key) != 1+len(fsm.ChainKey{}) {
 				return false, errHead
 			}
@@ -84,11 +84,7 @@ func (s *Store) Heads(fn func(*Head) bool) error {
 }
 
 // scan calls fn with the keys that begin with prefix, from a key on, until it returns false. nil is the
-// first or, backwards, the last.
-func (s *Store) scan(prefix, from []byte, backwards bool, fn func(key, value []byte) (bool, error)) error {
-	return scan(s.db, prefix, from, backwards, fn)
-}
-
+// first one.
 func scan(
 	in pebble.Reader, prefix, from []byte, backwards bool, fn func(key, value []byte) (bool, error),
 ) (err error) {
@@ -98,14 +94,9 @@ func scan(
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
 	valid, next := false, it.Next
-	switch {
-	case backwards && from == nil:
-		valid, next = it.Last(), it.Prev
-	case backwards:
+	if backwards {
 		valid, next = it.SeekLT(append(bytes.Clone(from), 0)), it.Prev
-	case from == nil:
-		valid = it.First()
-	default:
+	} else {
 		valid = it.SeekGE(from)
 	}
 	for ; valid; valid = next() {
@@ -135,7 +126,7 @@ func (s *Store) Outlines(
 
 // Event returns a copy of one event, nil for one that is not here.
 func (s *Store) Event(key fsm.ChainKey, at uint64) (stored []byte, err error) {
-	err = s.read("reading events", func() (err error) {
+	err = s.read(func() (err error) {
 		stored, err = s.get(eventKey(key, at))
 		return err
 	})
@@ -144,7 +135,7 @@ func (s *Store) Event(key fsm.ChainKey, at uint64) (stored []byte, err error) {
 
 // positions calls fn with what is below a prefix and a position.
 func (s *Store) positions(prefix []byte, from uint64, backwards bool, fn func(at uint64, value []byte) bool) error {
-	return s.read("reading events", func() error { return positions(s.db, prefix, from, backwards, fn) })
+	return s.read(func() error { return positions(s.db, prefix, from, backwards, fn) })
 }
 
 func positions(
@@ -162,7 +153,7 @@ func positions(
 // Find returns the positions of events by their ids. An id that is not here has none.
 func (s *Store) Find(key fsm.ChainKey, ids []string) (positions map[string]uint64, err error) {
 	positions = make(map[string]uint64, len(ids))
-	err = s.read("reading events", func() error {
+	err = s.read(func() error {
 		for _, id := range ids {
 			value, err := s.get(idKey(key, []byte(id)))
 			if err != nil {
@@ -212,8 +203,8 @@ const manyDropped = 256
 // are pins, which may keep them, it leaves all for the next time.
 func (s *Store) Purge(ctx context.Context) error {
 	var dropped []fsm.ChainKey
-	err := s.read("reading events", func() error {
-		return s.scan([]byte{prefixDropped}, nil, false, func(key, _ []byte) (bool, error) {
+	err := s.read(func() error {
+		return scan(s.db, []byte{prefixDropped}, nil, false, func(key, _ []byte) (bool, error) {
 			if len(key) != 1+len(fsm.ChainKey{}) {
 				return false, errHead
 			}

@@ -17,7 +17,7 @@ func (s *Store) Put(chain Head, at uint64, events [][]byte) error {
 			return err
 		}
 		if head == nil { // so that Heads shows the chain
-			none := Head{chain.UserID, chain.ConversationID, beginning(chain.Key)}
+			none := Head{chain.UserID, chain.ConversationID, chain.Key.Begin()}
 			if err := b.Set(headKey(chain.Key), encodeHead(&none), nil); err != nil {
 				return err
 			}
@@ -36,9 +36,7 @@ func (s *Store) Follow(from fsm.EventChain, to uint64) (fsm.EventChain, error) {
 		if at != from.Number {
 			return false // a gap
 		}
-		from.Number++
-		from.Bytes += uint64(len(stored))
-		from.Hash = from.Hash.Next(stored)
+		from = from.Next(stored)
 		return from.Number < to
 	})
 	return from, err
@@ -50,7 +48,7 @@ func (s *Store) Settle(chain Head) error {
 		first := eventKey(chain.Key, chain.Number)
 		prefix := chainKey(prefixEvent, chain.Key)
 		surplus := false
-		err := s.scan(prefix, first, false, func(_, stored []byte) (bool, error) {
+		err := scan(s.db, prefix, first, false, func(_, stored []byte) (bool, error) {
 			surplus = true
 			id := idKey(chain.Key, fsm.EventID(stored))
 			if at, err := s.number(id); err != nil || at < chain.Number {

@@ -312,14 +312,14 @@ func (s *Store) Write(index uint64, changes []fsm.EventChange) error {
 			}
 			n++
 		}
-		some := changes[:n]
-		if changes = changes[n:]; len(changes) > 0 {
-			if err := s.write(0, some); err != nil {
-				return err
-			}
-			continue
+		upTo := index
+		if n < len(changes) {
+			upTo = 0
 		}
-		return s.write(index, some)
+		if err := s.write(upTo, changes[:n]); err != nil {
+			return err
+		}
+		changes = changes[n:]
 	}
 	return nil
 }
@@ -345,7 +345,7 @@ func (s *Store) write(index uint64, changes []fsm.EventChange) error {
 				continue
 			}
 			if head == nil {
-				head = &Head{c.UserID, c.ConversationID, beginning(c.Chain.Key)}
+				head = &Head{c.UserID, c.ConversationID, key.Begin()}
 			}
 			if err := put(b, key, c.At(), c.Events); err != nil {
 				return err
@@ -372,6 +372,3 @@ func (s *Store) write(index uint64, changes []fsm.EventChange) error {
 
 // Gapped reports whether a Write since the last call did not follow what is here.
 func (s *Store) Gapped() bool { return s.gapped.Swap(false) }
-
-// beginning returns a chain before its first event.
-func beginning(key fsm.ChainKey) fsm.EventChain { return fsm.EventChain{Key: key, Hash: key.Begin()} }

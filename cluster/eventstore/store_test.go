@@ -30,7 +30,7 @@ func event(id, body string) []byte {
 // chain returns a conversation's chain before its first event, from its name.
 func chain(name string) Head {
 	sum := sha256.Sum256([]byte(name))
-	return Head{"ada", name, beginning(fsm.ChainKey(sum[:16]))}
+	return Head{"ada", name, fsm.ChainKey(sum[:16]).Begin()}
 }
 
 // add returns the change that appends events to a conversation.
@@ -262,7 +262,7 @@ func TestStore_DeletionGivesRoomBack(t *testing.T) {
 		t.Errorf("the deleted text is in %d files", n)
 	}
 	dropped := 0
-	_ = s.scan([]byte{prefixDropped}, nil, false, func([]byte, []byte) (bool, error) { dropped++; return true, nil })
+	_ = scan(s.db, []byte{prefixDropped}, nil, false, func([]byte, []byte) (bool, error) { dropped++; return true, nil })
 	if dropped > 0 {
 		t.Errorf("%d chains still give no room back", dropped)
 	}

@@ -104,9 +104,8 @@ type replayed struct {
 	problem  error
 }
 
-// replay builds the state up to an index, 0 for all, and writes the events of the log, if it is told
-// where. An entry that can't be applied ends it without
-// an error.
+// replay builds the state up to an index, 0 for all, and writes the events of the log to events, nil
+// for nowhere. An entry that can't be applied ends it without an error.
 func replay(s *raftstore.Store, until uint64, events raftfsm.Events) (*replayed, error) {
 	last, err := s.Logs.LastIndex()
 	if err != nil {
