@@ -140,17 +140,9 @@ func (c *call) eventKey(v *fsm.View) (eventseal.Key, error) {
 	if u == nil {
 		return eventseal.Key{}, response.NotFound()
 	}
-	ref := u.EventKey
-	if ref.IsZero() {
-		made, err := eventseal.Make(c.Ctx(), c.server.secrets, u.ID)
-		if err != nil {
-			return eventseal.Key{}, request.SecretFailure(err)
-		}
-		res, err := c.Propose(&fsm.EventsKeyBody{Key: made})
-		if err != nil {
-			return eventseal.Key{}, err
-		}
-		ref = res.User.EventKey // another node may have been faster
+	ref, err := eventseal.Ensure(c.Ctx(), c.server.secrets, u, c.Propose)
+	if err != nil {
+		return eventseal.Key{}, err
 	}
 	return c.openKey(ref)
 }

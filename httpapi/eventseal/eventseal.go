@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	"bivouac.dev/bivouac/fsm"
+	"bivouac.dev/bivouac/httpapi/request"
 )
 
 // keyBytes is the size of a key. form is the first byte of a sealed body: AES-256-GCM with a random
@@ -90,11 +91,25 @@ func Of(ctx context.Context, secrets Secrets, ref fsm.SecretRef) (Key, error) {
 	return newKey(raw)
 }
 
-// Make writes a new key for a user. It counts when a command has recorded it (fsm.EventsKeyBody).
-func Make(ctx context.Context, secrets Secrets, userID string) (fsm.SecretRef, error) {
+// Ensure returns where the key of a user's events is. It makes the first one, which counts when propose has
+// recorded it.
+func Ensure(
+	ctx context.Context, secrets Secrets, u *fsm.User, propose func(fsm.Body) (fsm.Result, error),
+) (fsm.SecretRef, error) {
+	if !u.EventKey.IsZero() {
+		return u.EventKey, nil
+	}
 	raw := make([]byte, keyBytes)
 	_, _ = rand.Read(raw) // it never fails
-	return secrets.Write(ctx, fsm.EventKeyPath(userID), map[string]string{
+	made, err := secrets.Write(ctx, fsm.EventKeyPath(u.ID), map[string]string{
 		fsm.MemberEventKey: base64.StdEncoding.EncodeToString(raw),
 	})
+	if err != nil {
+		return made, request.SecretFailure(err)
+	}
+	res, err := propose(&fsm.EventsKeyBody{Key: made})
+	if err != nil {
+		return made, err
+	}
+	return res.User.EventKey, nil // another node may have been faster
 }

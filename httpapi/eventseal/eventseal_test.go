@@ -28,7 +28,9 @@ func TestKey_SealsForOnePlace(t *testing.T) {
 	t.Parallel()
 	store, other := &entries{}, &entries{}
 	key := func(e *entries) Key {
-		ref, err := Make(t.Context(), e, "ada")
+		ref, err := Ensure(t.Context(), e, &fsm.User{ID: "ada"}, func(b fsm.Body) (fsm.Result, error) {
+			return fsm.Result{User: &fsm.User{EventKey: b.(*fsm.EventsKeyBody).Key}}, nil
+		})
 		if err != nil || ref.Path != "users/ada/events" {
 			t.Fatalf("%+v, %v", ref, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
@@ -63,8 +64,8 @@ type Fetcher struct {
 	agents  Agents
 	secrets eventseal.Secrets
 	log     *slog.Logger
-	// room has a token for each answer that is in memory.
-	room chan struct{}
+	// room bounds the answers that are in memory.
+	room *semaphore.Weighted
 }
 
 // New makes a Fetcher; it starts nothing.
@@ -72,17 +73,7 @@ func New(
 	store Store, cluster Cluster, events Events, agents Agents, secrets eventseal.Secrets, log *slog.Logger,
 ) *Fetcher {
 	return &Fetcher{store: store, cluster: cluster, events: events, agents: agents, secrets: secrets, log: log,
-		room: make(chan struct{}, answersAtOnce)}
-}
-
-// enter waits for the room of an answer, which leave gives back.
-func (f *Fetcher) enter(ctx context.Context) (leave func(), err error) {
-	select {
-	case f.room <- struct{}{}:
-		return func() { <-f.room }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+		room: semaphore.NewWeighted(answersAtOnce)}
 }
 
 // Fetch keeps what the cluster lacks of the events of a sandbox's conversations. Its agent server is at url
@@ -151,11 +142,10 @@ func (s *source) fetch(ctx context.Context) (added int, err error) {
 
 // hasNewest reports whether a chain has the last event of the agent server.
 func (s *source) hasNewest(ctx context.Context, chain fsm.EventChain) (bool, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
+	if err := s.room.Acquire(ctx, 1); err != nil {
 		return false, err
 	}
-	defer leave()
+	defer s.room.Release(1)
 	newest, err := s.agents.NewestEvent(ctx, s.url, s.key, decode.Dashed(s.conversation))
 	if err != nil {
 		return false, err
@@ -210,11 +200,10 @@ type walk struct {
 
 // page keeps what is new of the next page.
 func (w *walk) page(ctx context.Context) (done cluster.AppendedEvents, err error) {
-	leave, err := w.enter(ctx)
-	if err != nil {
+	if err := w.room.Acquire(ctx, 1); err != nil {
 		return done, err
 	}
-	defer leave()
+	defer w.room.Release(1)
 	from := w.token
 	var list []json.RawMessage
 	list, w.token, err = w.agents.Events(ctx, w.url, w.key, decode.Dashed(w.conversation), from)
@@ -249,18 +238,11 @@ func (s *source) sealing(ctx context.Context) (eventseal.Key, error) {
 	if u == nil {
 		return eventseal.Key{}, fsm.Errorf(fsm.CodeNotFound, "User not found")
 	}
-	ref := u.EventKey
-	if ref.IsZero() {
-		made, err := eventseal.Make(ctx, s.secrets, s.user)
-		if err != nil {
-			return eventseal.Key{}, err
-		}
-		res, err := s.cluster.Propose(ctx,
-			fsm.NewCommand(uuid.NewString(), time.Now(), s.user, &fsm.EventsKeyBody{Key: made}))
-		if err != nil {
-			return eventseal.Key{}, err
-		}
-		ref = res.User.EventKey // another may have been faster
+	ref, err := eventseal.Ensure(ctx, s.secrets, u, func(body fsm.Body) (fsm.Result, error) {
+		return s.cluster.Propose(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), s.user, body))
+	})
+	if err != nil {
+		return eventseal.Key{}, err
 	}
 	return eventseal.Of(ctx, s.secrets, ref)
 }

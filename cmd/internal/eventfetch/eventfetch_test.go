@@ -337,10 +337,7 @@ func TestRun(t *testing.T) {
 		if err != nil || ref.Version != 1 {
 			t.Fatal(ref, err)
 		}
-		f := eventfetch.New(w.Store, w.Cluster, w.keeping, agents, w.secrets, slog.New(slog.DiscardHandler))
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- f.Run(ctx) }()
+		w.run(agents)
 		check := func(what string, after time.Duration, want int64) {
 			t.Helper()
 			time.Sleep(after)
@@ -349,26 +346,15 @@ func TestRun(t *testing.T) {
 				t.Errorf("%s: asked %d times, want %d", what, got, want)
 			}
 		}
-		runs := func(alloc string) {
-			w.Must(&fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: "sb", Status: fsm.SandboxStatus{
-				State: fsm.SandboxRunning, Generation: w.Sandbox("sb").Generation, Placement: &fsm.Placement{
-					AllocID: alloc, Address: "127.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 1},
-				},
-			}}}}, "")
-		}
 		check("before it runs", time.Minute, 0)
-		runs("a1")
+		w.runs("sb", "a1")
 		check("it runs, and can't be asked", 10*time.Second, 1)
 		agents.fails.Store(false)
 		check("it is tried again", time.Minute+5*time.Second, 2)
 		check("nothing new", 9*time.Minute, 2)
 		check("ten minutes later", 2*time.Minute, 3)
-		runs("a2")
+		w.runs("sb", "a2")
 		check("after another start", 10*time.Second, 4)
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 	})
 }
 

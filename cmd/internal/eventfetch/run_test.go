@@ -66,11 +66,11 @@ func (w *world) talks(sandbox, conversation string) {
 	}}, "")
 }
 
-// runs makes a sandbox run.
-func (w *world) runs(id string) {
+// runs makes a sandbox run in an allocation.
+func (w *world) runs(id, alloc string) {
 	w.Must(&fsm.SandboxObserveBody{Observations: []fsm.Observation{{ID: id, Status: fsm.SandboxStatus{
 		State: fsm.SandboxRunning, Generation: w.Sandbox(id).Generation, Placement: &fsm.Placement{
-			AllocID: "a", Address: "127.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 1},
+			AllocID: alloc, Address: "127.0.0.1", Ports: map[string]int{fsm.PortAgentServer: 1},
 		},
 	}}}}, "")
 }
@@ -100,10 +100,10 @@ func TestRun_IsFair(t *testing.T) {
 			id := fmt.Sprintf("b%02d", i)
 			w.talks(id, id+"-1")
 			w.talks(id, id+"-2")
-			w.runs(id)
+			w.runs(id, "a")
 		}
 		w.talks("zz", "zz-1")
-		w.runs("zz")
+		w.runs("zz", "a")
 		w.run(agents)
 		time.Sleep(5 * time.Minute)
 		if agents.of("zz") == 0 {
@@ -126,7 +126,7 @@ func TestRun_UsesThePresentKey(t *testing.T) {
 		w := newWorld(t, fsm.ProtocolVersion)
 		agents := &silent{answers: "one", calls: map[string]int{}}
 		w.talks("one", "c1")
-		w.runs("one")
+		w.runs("one", "a")
 		ref, err := w.secrets.Write(t.Context(), fsm.SandboxKeyPath("one"), map[string]string{fsm.MemberKey: "new"})
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ func TestRun_AsksUpstreamSooner(t *testing.T) {
 		}}}}, "operator")
 		agents := &silent{answers: "up", calls: map[string]int{}}
 		w.talks("up", "c1")
-		w.runs("up")
+		w.runs("up", "a")
 		w.run(agents)
 		time.Sleep(10*time.Minute - time.Second)
 		if n := agents.of("up"); n < 8 || n > 10 {
