@@ -32,27 +32,31 @@ func newTalking(t *testing.T, c *clustertest.Cluster, conversations ...string) t
 	c.Eventually("the protocol version of events", func() bool {
 		return c.Store(c.Leader()).View().Active(fsm.VersionEvents)
 	})
-	k.propose("", &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: strings.Repeat("0", 64), UserID: "ada"})
-	k.propose("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "py", Template: fsm.Template{
-		Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/workspace/project", CPU: 1, Memory: 1,
-		Ports: map[string]int{fsm.PortAgentServer: 8000}, NetworkMode: "bridge", VolumePath: "/workspace",
-	}}}})
+	talkers(k.propose)
 	for _, id := range conversations {
-		k.begin(id)
+		begin(k.propose, id)
 	}
 	return k
 }
 
+// talkers makes ada, and a spec for her sandboxes.
+func talkers(propose func(user string, body fsm.Body)) {
+	propose("", &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: strings.Repeat("0", 64), UserID: "ada"})
+	propose("", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "py", Template: fsm.Template{
+		Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/workspace/project", CPU: 1, Memory: 1,
+		Ports: map[string]int{fsm.PortAgentServer: 8000}, NetworkMode: "bridge", VolumePath: "/workspace",
+	}}}})
+}
+
 // begin makes a conversation in the sandbox sb-<id>.
-func (k talking) begin(id string) {
-	k.t.Helper()
+func begin(propose func(user string, body fsm.Body), id string) {
 	task := uuid.NewString()
-	k.propose("ada", &fsm.StartTaskCreateBody{ID: task, ConversationID: id})
-	k.propose("", &fsm.StartTaskBindBody{ID: task, SandboxID: "sb-" + id, Create: &fsm.SandboxCreateBody{
+	propose("ada", &fsm.StartTaskCreateBody{ID: task, ConversationID: id})
+	propose("", &fsm.StartTaskBindBody{ID: task, SandboxID: "sb-" + id, Create: &fsm.SandboxCreateBody{
 		ID: "sb-" + id, KeyRef: fsm.SecretRef{Path: "sandboxes/sb-" + id + "/session", Version: 1},
 		KeyHash: fmt.Sprintf("%x", sha256.Sum256([]byte(id))),
 	}})
-	k.propose("", &fsm.StartTaskFinishBody{ID: task, Conversation: fsm.Conversation{ID: id, AgentKind: "openhands"}})
+	propose("", &fsm.StartTaskFinishBody{ID: task, Conversation: fsm.Conversation{ID: id, AgentKind: "openhands"}})
 }
 
 func (k talking) propose(user string, body fsm.Body) {
@@ -70,19 +74,24 @@ func event(id string, size int) []byte {
 	}, []byte(strings.Repeat(id, size/len(id)+1)))
 }
 
+// appending is the command that appends events of about a size.
+func appending(conversation string, at uint64, size int, ids ...string) fsm.Command {
+	body := &fsm.EventsAppendBody{ConversationID: conversation, SandboxID: "sb-" + conversation, At: at}
+	for _, id := range ids {
+		body.Events = append(body.Events, event(id, size))
+	}
+	return fsm.NewCommand(uuid.NewString(), time.Now(), "ada", body)
+}
+
 // appendTo appends events through a node.
 func (k talking) appendTo(
 	ctx context.Context, i int, conversation string, at uint64, ids ...string,
 ) (cluster.AppendedEvents, error) {
-	body := &fsm.EventsAppendBody{ConversationID: conversation, SandboxID: "sb-" + conversation, At: at}
-	for _, id := range ids {
-		body.Events = append(body.Events, event(id, 2000))
-	}
 	node := k.Node(i)
 	if node == nil {
 		return cluster.AppendedEvents{}, fsm.Errorf(fsm.CodeShuttingDown, "the node is stopped")
 	}
-	return node.AppendEvents(ctx, fsm.NewCommand(uuid.NewString(), time.Now(), "ada", body))
+	return node.AppendEvents(ctx, appending(conversation, at, 2000, ids...))
 }
 
 // add appends events that must be taken.
@@ -256,11 +265,9 @@ func TestNode_FillEvents_ANewNodeVotesWhenItHasThem(t *testing.T) {
 		c := clustertest.New(t, 3, func(_ int, cfg *cluster.Config) { cfg.TrailingLogs = 1 })
 		defer c.Close()
 		k := newTalking(t, c, "c1")
-		large := &fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", At: cluster.NoPosition}
 		ids := numbered("e", 8)
 		for _, id := range ids {
-			large.Events = [][]byte{event(id, 1500<<10)}
-			cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "ada", large)
+			cmd := appending("c1", cluster.NoPosition, 1500<<10, id)
 			if _, err := c.Node(c.Leader()).AppendEvents(t.Context(), cmd); err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +387,6 @@ func TestNode_ReadEvents_FromEachNode(t *testing.T) {
 		}
 		c.Stop(away)
 		c.SetEvents(away, nil)
-		c.SetFault(func(_, _, call string) bool { return false })
 		c.Start(away)
 		c.Eventually("the node reads", func() bool { return c.Node(away).ReadyStale() == nil })
 		check(away) // it may lack them still
@@ -397,9 +403,7 @@ func TestNode_FindEvents_FromEachNode(t *testing.T) {
 		defer c.Close()
 		k := newTalking(t, c, "c1")
 		for _, id := range []string{"e0", "e1"} {
-			large := &fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", At: cluster.NoPosition,
-				Events: [][]byte{event(id, 5<<20)}}
-			cmd := fsm.NewCommand(uuid.NewString(), time.Now(), "ada", large)
+			cmd := appending("c1", cluster.NoPosition, 5<<20, id)
 			if _, err := c.Node(0).AppendEvents(t.Context(), cmd); err != nil {
 				t.Fatal(err)
 			}
@@ -437,12 +441,9 @@ func TestNode_AppendEvents_OldFactsAreNotNews(t *testing.T) {
 			{1, []string{"e1", "e2"}, "running", "finished"}, {3, []string{"e3", "e4"}, "paused", "paused"},
 			{cluster.NoPosition, []string{"e6"}, "idle", "idle"}, {5, []string{"e5", "e6", "e7"}, "error", "error"},
 		} {
-			body := &fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", At: step.at,
-				Facts: fsm.EventFacts{Status: step.status}}
-			for _, id := range step.ids {
-				body.Events = append(body.Events, event(id, 10))
-			}
-			done, err := k.Node(0).AppendEvents(t.Context(), fsm.NewCommand(uuid.NewString(), time.Now(), "ada", body))
+			cmd := appending("c1", step.at, 10, step.ids...)
+			cmd.Body.(*fsm.EventsAppendBody).Facts = fsm.EventFacts{Status: step.status}
+			done, err := k.Node(0).AppendEvents(t.Context(), cmd)
 			v, viewErr := k.Node(0).View(t.Context(), cluster.Linearizable)
 			if err != nil || viewErr != nil || done.Gap {
 				t.Fatalf("%+v, %v, %v", done, err, viewErr)

@@ -107,25 +107,8 @@ func failingEvents(t *testing.T, fault error, leads bool) {
 // converse makes a conversation.
 func (r *real) converse(id string) {
 	r.t.Helper()
-	task, sandbox := uuid.NewString(), "sb-"+id
-	for _, step := range []struct {
-		user string
-		body fsm.Body
-	}{
-		{"", &fsm.APIKeyCreateBody{Lookup: "aaaaaaaaaaaa", Hash: strings.Repeat("0", 64), UserID: "ada"}},
-		{"", &fsm.SpecApplyBody{Specs: []fsm.Spec{{ID: "py", Template: fsm.Template{
-			Driver: fsm.DriverDocker, Image: "agent:1", WorkingDir: "/workspace/project", CPU: 1, Memory: 1,
-			Ports: map[string]int{fsm.PortAgentServer: 8000}, NetworkMode: "bridge", VolumePath: "/workspace",
-		}}}}},
-		{"ada", &fsm.StartTaskCreateBody{ID: task, ConversationID: id}},
-		{"", &fsm.StartTaskBindBody{ID: task, SandboxID: sandbox, Create: &fsm.SandboxCreateBody{
-			ID: sandbox, KeyRef: fsm.SecretRef{Path: "sandboxes/" + sandbox + "/session", Version: 1},
-			KeyHash: strings.Repeat("1", 64),
-		}}},
-		{"", &fsm.StartTaskFinishBody{ID: task, Conversation: fsm.Conversation{ID: id, AgentKind: "openhands"}}},
-	} {
-		r.propose(step.user, step.body)
-	}
+	talkers(r.propose)
+	begin(r.propose, id)
 }
 
 // propose proposes through the leader, at the version that a new cluster comes to.
@@ -152,9 +135,7 @@ func (r *real) addEvent(id string) {
 		if n == nil {
 			return false
 		}
-		_, err = n.AppendEvents(r.t.Context(), fsm.NewCommand(uuid.NewString(), time.Now(), "ada",
-			&fsm.EventsAppendBody{ConversationID: "c1", SandboxID: "sb-c1", At: cluster.NoPosition,
-				Events: [][]byte{event(id, 20000)}}))
+		_, err = n.AppendEvents(r.t.Context(), appending("c1", cluster.NoPosition, 20000, id))
 		return err == nil
 	}, func() string { return fmt.Sprintf("an event is not taken: %v", err) })
 }

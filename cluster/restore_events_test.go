@@ -44,6 +44,18 @@ func (r *real) file(i int, older bool, meanwhile func()) *bytes.Reader {
 	return bytes.NewReader(b.Bytes())
 }
 
+// alone starts node 0 as a cluster of one, with a conversation of so many events.
+func (r *real) alone(count int) {
+	r.t.Helper()
+	r.nodes[0].cfg.BootstrapExpect = 1
+	r.start(0)
+	r.ready(0)
+	r.converse("c1")
+	for i := range count {
+		r.addEvent(fmt.Sprint("e", i))
+	}
+}
+
 // holds waits until nodes have so many events of a conversation, and lack none.
 func (r *real) holds(conversation string, count int, nodes ...int) {
 	r.t.Helper()
@@ -66,13 +78,7 @@ func (r *real) holds(conversation string, count int, nodes ...int) {
 func TestReal_Restore_WithEvents(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 3)
-	r.nodes[0].cfg.BootstrapExpect = 1
-	r.start(0)
-	r.ready(0)
-	r.converse("c1")
-	for i := range 20 {
-		r.addEvent(fmt.Sprint("e", i))
-	}
+	r.alone(20)
 	file := r.file(0, false, func() {
 		r.addEvent("later")
 		r.propose("ada", &fsm.ConversationDeleteBody{ID: "c1"})
@@ -103,13 +109,8 @@ func TestReal_Restore_WithEvents(t *testing.T) {
 func TestReal_Restore_OfAnOlderFile(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 2)
-	r.nodes[0].cfg.BootstrapExpect, r.nodes[1].cfg.BootstrapExpect = 1, 0
-	r.start(0)
-	r.ready(0)
-	r.converse("c1")
-	for i := range 5 {
-		r.addEvent(fmt.Sprint("e", i))
-	}
+	r.nodes[1].cfg.BootstrapExpect = 0
+	r.alone(5)
 	file := r.file(0, true, func() {})
 	r.addEvent("later")
 	done, err := r.nodes[0].node.Restore(t.Context(), file, cluster.RestoreOptions{Force: true})
@@ -136,13 +137,7 @@ func TestReal_Restore_OfAnOlderFile(t *testing.T) {
 func TestReal_Restore_WhatTheDiskHasIsKept(t *testing.T) {
 	t.Parallel()
 	r := newReal(t, 1)
-	r.nodes[0].cfg.BootstrapExpect = 1
-	r.start(0)
-	r.ready(0)
-	r.converse("c1")
-	for i := range 3 {
-		r.addEvent(fmt.Sprint("e", i))
-	}
+	r.alone(3)
 	if err := r.nodes[0].node.Snapshot(t.Context()); err != nil {
 		t.Fatal(err)
 	}

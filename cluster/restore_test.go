@@ -4,38 +4,18 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"bivouac.dev/bivouac/cluster"
 	"bivouac.dev/bivouac/fsm"
-	"bivouac.dev/bivouac/fsm/snapshotfile"
 )
 
 // save gives a snapshot file of node i.
 func (r *real) save(i int) *bytes.Reader {
 	r.t.Helper()
-	s, err := r.nodes[i].node.StateSnapshot(r.t.Context(), cluster.Linearizable)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	scratch, err := os.CreateTemp(r.dir, "scratch")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer scratch.Close()
-	packed, err := snapshotfile.Pack(r.t.Context(),
-		snapshotfile.Info{Created: time.Now(), Reason: snapshotfile.ReasonSave}, s, scratch)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if _, err := packed.WriteTo(&b); err != nil {
-		r.t.Fatal(err)
-	}
-	return bytes.NewReader(b.Bytes())
+	return r.file(i, false, func() {})
 }
 
 // TestReal_Restore_OnANewCluster: a saved state is restored on a new cluster of
