@@ -52,7 +52,7 @@ func pursuing(t *testing.T, data string, verdicts ...modeltest.Answer) (*server,
 		{Answers: []modeltest.Answer{modeltest.Text("Worked.")}},
 	}})
 	s := serveAt(t, data, nativeEngine)
-	s.converse(t.TempDir(), m, nil)
+	s.converse(t.TempDir(), m, nil, nil)
 	s.settled(convID)
 	return s, m
 }

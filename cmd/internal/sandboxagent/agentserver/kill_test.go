@@ -89,19 +89,9 @@ func (k *killable) kill() {
 // converse makes a conversation with more settings.
 func (k *killable) converse(m *modeltest.Server, policy, message string, more map[string]any) {
 	k.t.Helper()
-	settings := map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-		"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent"}}
-	for name, v := range more {
-		settings[name] = v
-	}
-	b, err := json.Marshal(map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": k.work}, "agent_settings": settings,
+	k.server.converse(k.work, m, more, map[string]any{
 		"confirmation_policy": map[string]string{"kind": policy}, "initial_message": map[string]any{"content": message},
 	})
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	k.want(201, "POST", "/api/conversations", string(b))
 }
 
 func (k *killable) status() string {

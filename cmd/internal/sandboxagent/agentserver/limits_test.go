@@ -3,6 +3,7 @@ package agentserver
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"syscall"
@@ -12,19 +13,19 @@ import (
 	"bivouac.dev/bivouac/scheduler/agent/modeltest"
 )
 
-// converse makes a conversation with the native engine and more members of its request.
-func (s *server) converse(dir string, m *modeltest.Server, more map[string]any) {
+// converse makes a conversation with the native engine, with more settings of its agent and more members of
+// the request.
+func (s *server) converse(dir string, m *modeltest.Server, settings, more map[string]any) {
 	s.t.Helper()
+	all := map[string]any{"agent_kind": "openhands", "llm": map[string]any{
+		"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent",
+		"input_cost_per_token": 0.001}}
+	maps.Copy(all, settings)
 	body := map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
-		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent",
-			"input_cost_per_token": 0.001}},
+		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir}, "agent_settings": all,
 		"initial_message": map[string]any{"content": "go"},
 	}
-	for name, v := range more {
-		body[name] = v
-	}
+	maps.Copy(body, more)
 	b, err := json.Marshal(body)
 	if err != nil {
 		s.t.Fatal(err)
@@ -89,7 +90,7 @@ func TestLimits_AModelThatNeverStops(t *testing.T) {
 				return a, true
 			}})
 			s := serveAt(t, t.TempDir(), nativeEngine)
-			s.converse(t.TempDir(), m, c.limit)
+			s.converse(t.TempDir(), m, nil, c.limit)
 			if got := s.settled(convID); got != "error" {
 				t.Fatalf("status %s: %q", got, s.kinds(convID))
 			}
@@ -119,7 +120,7 @@ func TestLimits_InterruptOfABatch(t *testing.T) {
 	m := modeltest.New(t, titled(
 		modeltest.Calls(shell("echo one"), shell("touch hangs; sleep 600"), shell("touch three")), modeltest.Text("Done.")))
 	s := serveAt(t, t.TempDir(), nativeEngine)
-	s.converse(dir, m, nil)
+	s.converse(dir, m, nil, nil)
 	s.until("the second call", func() bool { return exists(dir + "/hangs") })
 	s.want(200, "POST", convPath+"/interrupt", "")
 	if got := s.settled(convID); got != "paused" || exists(dir+"/three") || s.oneResult() != 3 {
@@ -151,7 +152,7 @@ func TestLimits_DiskFull(t *testing.T) {
 		modeltest.Calls(modeltest.Tool("terminal",
 			map[string]any{"command": "head -c 4000000 /dev/zero > fill; seq 2000"})), modeltest.Text("Done.")))
 	s := serveAt(t, disk+"/data", nativeEngine)
-	s.converse(disk+"/work", m, nil)
+	s.converse(disk+"/work", m, nil, nil)
 	if got := s.settled(convID); got != "error" {
 		t.Fatalf("status %s: %q", got, s.kinds(convID))
 	}

@@ -60,7 +60,8 @@ func TestNavigate(t *testing.T) {
 		return modeltest.Text("I know " + strings.Join(said, " and ") + "."), true
 	}})
 	s := serveAt(t, data, nativeEngine)
-	s.converse(t.TempDir(), m, map[string]any{"autotitle": false, "initial_message": map[string]any{"content": "one"}})
+	s.converse(t.TempDir(), m, nil,
+		map[string]any{"autotitle": false, "initial_message": map[string]any{"content": "one"}})
 	s.settled(convID)
 	messages := func() (list []event.Event) {
 		for _, e := range s.events(convID) {

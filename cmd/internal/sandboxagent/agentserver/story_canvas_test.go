@@ -1,7 +1,6 @@
 package agentserver
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -99,19 +98,10 @@ func TestStory_Plan(t *testing.T) {
 			modeltest.Text("The plan is written."),
 		}},
 	}})
-	body, err := json.Marshal(map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
-		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent"},
-			"tools": []map[string]any{{"name": "glob"}, {"name": "grep"},
-				{"name": "planning_file_editor", "params": map[string]any{"plan_path": plan}}}},
-		"initial_message": map[string]any{"content": "plan it"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := serveAt(t, t.TempDir(), nativeEngine)
-	s.want(201, "POST", "/api/conversations", string(body))
+	s.converse(dir, m, map[string]any{"tools": []map[string]any{{"name": "glob"}, {"name": "grep"},
+		{"name": "planning_file_editor", "params": map[string]any{"plan_path": plan}}}},
+		map[string]any{"initial_message": map[string]any{"content": "plan it"}})
 	if got := s.settled(convID); got != "finished" {
 		t.Fatalf("status %s: %q", got, s.kinds(convID))
 	}

@@ -1,7 +1,6 @@
 package agentserver
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,20 +20,13 @@ const modelKey = "MODELKEYCANARY"
 // worksOn makes a conversation on dir with the native engine and a scripted model.
 func (s *server) worksOn(dir string, m *modeltest.Server, policy, message string) {
 	s.t.Helper()
-	b, err := json.Marshal(map[string]any{
-		"conversation_id": convID, "workspace": map[string]any{"working_dir": dir},
-		"agent_settings": map[string]any{"agent_kind": "openhands", "llm": map[string]any{
-			"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL(), "usage_id": "agent"}},
+	s.converse(dir, m, nil, map[string]any{
 		"confirmation_policy": map[string]string{"kind": policy},
 		"secrets": map[string]any{
 			"DEPLOY_TOKEN": map[string]string{"kind": "StaticSecret", "value": "DEPLOYCANARY"},
 		},
 		"initial_message": map[string]any{"content": message},
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.want(201, "POST", "/api/conversations", string(b))
 }
 
 // brokenRepository is a git repository with a failing test.

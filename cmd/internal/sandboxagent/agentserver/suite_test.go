@@ -84,16 +84,15 @@ func solveTask(t *testing.T, agent string, task suiteTask) suiteOutcome {
 func suiteServer(t *testing.T, agent, dir string, p *intender) *server {
 	t.Helper()
 	m := modeltest.New(t, &modeltest.Script{Key: modelKey, Models: []string{"scripted"}, Func: p.answer})
-	settings := map[string]any{"agent_kind": "openhands"}
+	var settings map[string]any
 	environ := inherits("HOME=" + t.TempDir())
 	if program := suiteAgents()[agent]; program != "" {
 		settings = map[string]any{"agent_kind": "acp", "acp_server": agent}
 		environ = withAgent(t, program)
 	}
-	settings["llm"] = map[string]any{"model": "openai/scripted", "api_key": modelKey, "base_url": m.BaseURL()}
 	s := serveAt(t, t.TempDir(), func(c *config.Config) { nativeEngine(c); environ(c) })
-	s.converse(dir, m, map[string]any{
-		"agent_settings": settings, "max_iterations": 1 << 20,
+	s.converse(dir, m, settings, map[string]any{
+		"max_iterations":  1 << 20,
 		"initial_message": map[string]any{"content": "The test of this repository fails. Mend it."},
 	})
 	return s

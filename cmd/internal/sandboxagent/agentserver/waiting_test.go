@@ -105,7 +105,7 @@ func TestWaiting_AMessageIsReadOnce(t *testing.T) {
 				{Answers: answers, InOrder: true},
 			}})
 			s := serveAt(t, t.TempDir(), nativeEngine)
-			s.converse(t.TempDir(), m, nil)
+			s.converse(t.TempDir(), m, nil, nil)
 			s.until("the call", func() bool { return asked(m) == 1+map[bool]int{true: 1}[c.last] })
 			s.want(200, "POST", convPath+"/events", `{"content":"and more","run":true}`)
 			close(hold)
