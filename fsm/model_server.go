@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 )
@@ -68,7 +67,10 @@ func (l LLM) SettingsOf(model string) (best ModelSettings) {
 // ServerAt returns what the operator says of the server at a "host:port", nil for nothing. One with
 // its port counts before one for every port.
 func (l LLM) ServerAt(host, port string) (found *ModelServer) {
-	at := net.JoinHostPort(host, port)
+	at := host + ":" + port
+	if strings.Contains(host, ":") {
+		at = "[" + host + "]:" + port
+	}
 	for i := range l.Servers {
 		s := &l.Servers[i]
 		switch {

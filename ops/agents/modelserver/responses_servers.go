@@ -184,13 +184,15 @@ func otherAPIs() []Behaviour {
 		{
 			Name: "a model that chat completions do not have", Maker: "Azure", API: Responses,
 			Asked: Completions, Source: "https://github.com/langgenius/dify-plugin-sdks/issues/264",
-			Elsewhere: &Refusal{http.StatusBadRequest, `{"error":{"code":"OperationNotSupported","message":"The chatCompletion ` +
-				`operation does not work with the specified model, gpt-5.1-codex. Please choose a different model."}}`},
+			Elsewhere: &Refusal{http.StatusBadRequest, `{"error":{"code":"OperationNotSupported","message":"The ` +
+				`chatCompletion operation does not work with the specified model, gpt-5.1-codex. Please choose a ` +
+				`different model."}}`},
 		},
 		{
 			Name: "no Responses", Maker: "llama.cpp, old", Asked: Responses,
-			Source:    "https://github.com/BerriAI/litellm/issues/13130",
-			Elsewhere: &Refusal{http.StatusNotFound, `{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}`},
+			Source: "https://github.com/BerriAI/litellm/issues/13130",
+			Elsewhere: &Refusal{http.StatusNotFound,
+				`{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}`},
 		},
 		{
 			Name: "no Responses, and a page", Maker: "Ollama, old", Asked: Responses,
