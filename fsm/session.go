@@ -160,12 +160,8 @@ func (t *transaction) endAllSessions() {
 	for _, s := range collect(withPrefix[Session](t.txn, tableSessions, indexID, nil)) {
 		t.endSession(s)
 	}
-	for _, c := range collect(withPrefix[SignInCode](t.txn, tableSignInCodes, indexID, nil)) {
-		drop(t, tableSignInCodes, c)
-	}
-	for _, d := range collect(withPrefix[Device](t.txn, tableDevices, indexID, nil)) {
-		drop(t, tableDevices, d)
-	}
+	dropAll[SignInCode](t, tableSignInCodes, indexID, nil)
+	dropAll[Device](t, tableDevices, indexID, nil)
 }
 
 // makeRoom removes the rows that have ended, and of a user those that end first, so that one more

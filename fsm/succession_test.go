@@ -105,15 +105,21 @@ func checkSucceededHistory(r *rapid.T, before, v *View, done Succeeded) {
 	}
 }
 
-// checkSucceededRows: only members are removed, and only orphans are added.
+// checkSucceededRows: members, sessions and codes are removed alone, the latter all, and only orphans are
+// added.
 func checkSucceededRows(r *rapid.T, before, after map[string]json.RawMessage, done Succeeded) {
 	gone := 0
 	for name := range before {
-		if _, stays := after[name]; stays || derived(name) {
-			continue
-		}
-		gone++
-		if !strings.HasPrefix(name, tableSandboxes+" ") {
+		_, stays := after[name]
+		switch table, _, _ := strings.Cut(name, " "); {
+		case table == tableSessions || table == tableSignInCodes || table == tableDevices:
+			if stays {
+				r.Fatalf("%s is not gone", name)
+			}
+		case stays, derived(name):
+		case table == tableSandboxes:
+			gone++
+		default:
 			r.Fatalf("%s is gone", name)
 		}
 	}
