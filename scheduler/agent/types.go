@@ -133,7 +133,7 @@ type LLM struct {
 	ModelSettings
 }
 
-// ModelSettings say how a model is called. What is nil the agent server finds out.
+// ModelSettings are fsm.ModelSettings; no sandbox has fsm. The agent server finds out what is nil.
 type ModelSettings struct {
 	MaxInputTokens    *int64   `json:"max_input_tokens,omitempty"`
 	MaxOutputTokens   *int64   `json:"max_output_tokens,omitempty"`

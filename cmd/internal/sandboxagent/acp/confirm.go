@@ -61,19 +61,11 @@ func (e *Engine) Respond(accept bool, reason string) (goesOn bool, err error) {
 
 // endCalls stores the ends of calls that nobody carries out any more.
 func (e *Engine) endCalls(calls []*event.ACPToolCall, why string) error {
-	status := callFailed
 	output, err := json.Marshal(map[string]string{"error": why})
-	var list []event.Event
-	for _, c := range calls {
-		end := *c
-		end.Head, end.Status = event.Head{Source: event.SourceAgent}, &status
-		end.RawOutput, end.IsError = output, true
-		list = append(list, &end)
-	}
-	if len(list) == 0 || err != nil {
+	if len(calls) == 0 || err != nil {
 		return err
 	}
-	return e.conversation.Append(list...)
+	return e.conversation.Append(event.Failed(calls, output)...)
 }
 
 func rejection(reason string) string {

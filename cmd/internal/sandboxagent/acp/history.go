@@ -132,7 +132,7 @@ func history(events []event.Event, but []*event.Message) string {
 				add("You", text)
 			}
 		case *event.ACPToolCall:
-			if e.Status != nil && (*e.Status == callCompleted || *e.Status == callFailed) {
+			if e.Ended() {
 				add("You used a tool ("+*e.Status+")", e.Title)
 			}
 		}

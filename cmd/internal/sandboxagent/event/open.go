@@ -43,7 +43,7 @@ func OpenCalls(events []Event) []*ACPToolCall {
 			continue
 		}
 		n := slices.IndexFunc(open, func(o *ACPToolCall) bool { return o.ToolCallID == c.ToolCallID })
-		switch over := c.Status != nil && (*c.Status == "completed" || *c.Status == "failed"); {
+		switch over := c.Ended(); {
 		case over && n >= 0:
 			open = slices.Delete(open, n, n+1)
 		case !over && n >= 0:
@@ -53,6 +53,26 @@ func OpenCalls(events []Event) []*ACPToolCall {
 		}
 	}
 	return open
+}
+
+// Ended reports whether the call has its end.
+func (c *ACPToolCall) Ended() bool {
+	return c.Status != nil && (*c.Status == "completed" || *c.Status == "failed")
+}
+
+// Failed returns the ends of calls that nobody carries out any more. An output that is not nil
+// replaces theirs.
+func Failed(open []*ACPToolCall, output Any) (list []Event) {
+	failed := "failed"
+	for _, c := range open {
+		end := *c
+		end.Head, end.Status, end.IsError = Head{Source: SourceAgent}, &failed, true
+		if output != nil {
+			end.RawOutput = output
+		}
+		list = append(list, &end)
+	}
+	return list
 }
 
 // FinalResponse returns the message of the last finish action, or the text of the agent's last

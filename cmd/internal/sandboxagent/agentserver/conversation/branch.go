@@ -113,7 +113,7 @@ func (c *Conversation) turned(last int, parent string) []event.Event {
 		kept = append(kept, c.decoded[n])
 	}
 	list := unfinished(event.OpenActions(kept), leftText)
-	list = append(list, unfinishedCalls(event.OpenCalls(kept))...)
+	list = append(list, event.Failed(event.OpenCalls(kept), nil)...)
 	status := c.log.status()
 	if status == engine.StatusWaiting {
 		status = engine.StatusIdle

@@ -59,18 +59,6 @@ func unfinished(open []*event.Action, text string) []event.Event {
 	return list
 }
 
-// unfinishedCalls are the ends of an ACP agent's calls that were broken off.
-func unfinishedCalls(open []*event.ACPToolCall) []event.Event {
-	failed := "failed"
-	list := make([]event.Event, 0, len(open))
-	for _, c := range open {
-		end := *c
-		end.Head, end.Status, end.IsError = event.Head{Source: event.SourceAgent}, &failed, true
-		list = append(list, &end)
-	}
-	return list
-}
-
 // newUUID is a new id as events have it, with dashes.
 func newUUID() string { return decode.Dashed(newID()) }
 

@@ -50,7 +50,7 @@ func (c *Conversation) restarted() error {
 		return err
 	}
 	list := unfinished(event.OpenActions(events), restartText)
-	list = append(list, unfinishedCalls(event.OpenCalls(events))...)
+	list = append(list, event.Failed(event.OpenCalls(events), nil)...)
 	n := restarts(events)
 	switch {
 	case c.meta.AfterRestart == afterRestartStay:
